@@ -1,0 +1,1 @@
+"""ROS helpers: QoS profiles, lifecycle base, parameters, tensor and image conversion."""
