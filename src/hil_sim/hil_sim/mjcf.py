@@ -1,0 +1,123 @@
+"""The world's MJCF, built in code: table, arm with hand, the task's objects, cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hil_sim import fr3
+from hil_tasks.scene import Camera, Scene
+
+# The FR3's torque interface takes torques "without gravity and friction": it compensates both.
+# What is left of the published joint friction after that compensation:
+RESIDUAL_FRICTION = 0.05
+
+_HEAD = """
+<mujoco model="hil_sim">
+  <compiler angle="radian" autolimits="true"/>
+  <option timestep="{timestep}" integrator="implicitfast" cone="pyramidal" iterations="20"/>
+  <size memory="4M"/>
+  <visual>
+    <global offwidth="640" offheight="640"/>
+    <quality shadowsize="0" offsamples="0" numslices="16" numstacks="8" numquads="2"/>
+    <headlight ambient="0.45 0.45 0.45" diffuse="0.45 0.45 0.45" specular="0 0 0"/>
+    <map znear="0.02" zfar="10"/>
+  </visual>
+  <default>
+    <geom contype="2" conaffinity="3"/>
+    <default class="visual"><geom contype="0" conaffinity="0" mass="0" group="1"/></default>
+    <default class="hand"><geom contype="1" conaffinity="2" mass="0" group="1"/></default>
+    <default class="tool">
+      <geom contype="1" conaffinity="2" mass="0" group="3" friction="0.25 0.002 0.0001"
+        solref="0.004 1" solimp="0.95 0.99 0.0005" priority="1"/>
+    </default>
+    <default class="part">
+      <geom solref="0.004 1" solimp="0.95 0.99 0.0005" friction="0.25 0.002 0.0001"/>
+    </default>
+  </default>
+"""
+
+
+def build(scene: Scene, timestep: float) -> str:
+    """MJCF text of the world.
+
+    Bodies: base, fr3_link1..7, fr3_link8, fr3_hand, fr3_leftfinger, fr3_rightfinger,
+    fr3_hand_tcp, and one per object of the scene under its own name. The arm's joints come first.
+
+    Args:
+        scene: objects, tool and cameras of the task.
+        timestep: of the physics, s.
+    """
+    world = "".join((
+        '<light pos="0.8 -0.6 2.0" dir="-0.2 0.2 -1" diffuse="0.35 0.35 0.35" specular="0 0 0"/>',
+        '<body name="base">', _arm(scene), "</body>",
+        '<geom name="table" type="box" pos="0.4 0 -0.02" size="0.55 0.6 0.02" '
+        'rgba="0.80 0.76 0.70 1"/>',
+        '<geom name="floor" type="plane" pos="0 0 -0.75" size="12 12 0.5" '
+        'rgba="0.55 0.57 0.60 1" contype="0" conaffinity="0"/>',
+        _cameras(scene.cameras, "base"),
+        *(_object(item.name, item.mjcf, item.free) for item in scene.objects),
+    ))
+    return f"{_HEAD.format(timestep=timestep)}<worldbody>{world}</worldbody></mujoco>"
+
+
+def _object(name: str, content: str, free: bool) -> str:
+    joint = "<freejoint/>" if free else ""
+    mocap = "" if free else ' mocap="true"'
+    return f'<body name="{name}"{mocap}>{joint}{content}</body>'
+
+
+def _arm(scene: Scene) -> str:
+    text = _shapes(fr3.BASE_SHAPES)
+    for index, link in enumerate(fr3.LINKS, start=1):
+        low, high = link.limits
+        text += (
+            f'<body name="fr3_link{index}" pos="{_row(link.position)}" '
+            f'quat="{_row(link.quaternion)}" gravcomp="1">'
+            f'<inertial pos="{_row(link.centre)}" quat="{_row(link.inertia_quaternion)}" '
+            f'mass="{link.mass}" diaginertia="{_row(link.inertia)}"/>'
+            f'<joint name="{fr3.JOINTS[index - 1]}" axis="0 0 1" range="{low} {high}" '
+            f'armature="{link.armature}" damping="{link.damping}" '
+            f'frictionloss="{link.friction * RESIDUAL_FRICTION}"/>'
+        ) + _shapes(link.shapes)
+    return text + _hand(scene) + "</body>" * len(fr3.LINKS)
+
+
+def _hand(scene: Scene) -> str:
+    finger = "".join(
+        f'<body name="fr3_{side}finger" pos="0 0 {fr3.FINGER_OFFSET}"{turn} gravcomp="1">'
+        f'{_shapes(fr3.FINGER_SHAPES, "hand")}</body>'
+        for side, turn in (("left", ""), ("right", ' quat="0 0 0 1"'))
+    )
+    return (
+        f'<body name="fr3_link8" pos="0 0 {fr3.FLANGE_OFFSET}">'
+        f'<body name="fr3_hand" euler="0 0 {fr3.HAND_YAW}" gravcomp="1">'
+        f'<inertial pos="-0.01 0 0.03" mass="{fr3.HAND_MASS}" '
+        'diaginertia="0.001 0.0025 0.0017"/>'
+        f'{_shapes(fr3.HAND_SHAPES, "hand")}{finger}{_cameras(scene.cameras, "hand")}'
+        f'<body name="fr3_hand_tcp" pos="0 0 {fr3.TCP_OFFSET}" gravcomp="1">{scene.tool}</body>'
+        "</body></body>"
+    )
+
+
+def _shapes(shapes: Sequence[fr3.Shape], kind: str = "visual") -> str:
+    text = ""
+    for shape in shapes:
+        colour = _row(fr3.COLOURS[shape.colour])
+        if shape.kind == "box":
+            place = f'pos="{_row(shape.numbers[:3])}" size="{_row(shape.numbers[3:])}"'
+        else:
+            place = f'fromto="{_row(shape.numbers)}" size="{shape.radius}"'
+        text += f'<geom class="{kind}" type="{shape.kind}" {place} rgba="{colour}"/>'
+    return text
+
+
+def _cameras(cameras: Sequence[Camera], parent: str) -> str:
+    return "".join(
+        f'<camera name="{camera.name}" pos="{_row(camera.position)}" '
+        f'xyaxes="{_row(camera.xyaxes)}" fovy="{camera.fovy}"/>'
+        for camera in cameras if camera.parent == parent
+    )
+
+
+def _row(values: Sequence[float]) -> str:
+    return " ".join(repr(float(value)) for value in values)
