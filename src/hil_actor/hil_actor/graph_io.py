@@ -1,0 +1,794 @@
+"""The graph as RobotEnv sees it: newest messages, commands and their answers, the simulator.
+
+Everything here belongs to one thread, which waits in `Poller.wait`; no executor takes part.
+Freshness is judged on this process's steady clock by arrival, stamps only pair data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rclpy.node import Node
+from sensor_msgs.msg import Image
+
+from hil_actor.control_step import Answer, ArmPlan, ArmView, Status
+from hil_actor.intervention import ArmInput
+from hil_actor.params import EnvParams
+from hil_actor.poller import CallTimeout, Interrupted, Poller, never
+from hil_common import qos
+from hil_common.conversions import (
+    fill_pose,
+    from_ns,
+    pose_from_msg,
+    pose_to_msg,
+    pose_values,
+    to_ns,
+    twist_values,
+    wrench_values,
+)
+from hil_common.images import ImageError, from_image
+from hil_interfaces.action import Recover, ResetEpisode
+from hil_interfaces.msg import (
+    ActorState,
+    ArmCommand,
+    CommandResult,
+    ObjectPoses,
+    OperatorCommand,
+    RobotState,
+)
+from hil_interfaces.srv import AcquireLease, Advance, ReleaseLease, ResetWorld, SetCompliance
+from hil_tasks import Pose, Reading, Task
+
+_POLICY_PRESET = "policy"
+# OperatorCommand.source of the last message of a lost device.
+_LOST = "lost"
+_MODES = {
+    RobotState.MODE_DISCONNECTED: "the robot is disconnected",
+    RobotState.MODE_RESETTING: "the arm is being moved by a reset",
+    RobotState.MODE_REFLEX: "the robot stopped with an error and has to be recovered",
+    RobotState.MODE_USER_STOPPED: "the robot's enabling device is released",
+    RobotState.MODE_GUIDING: "the robot is being guided by hand",
+    RobotState.MODE_IDLE: "the robot's controller is not active",
+}
+# Between two attempts to get the lease (s).
+_LEASE_RETRY = 1.0
+# How long one message may be on its way in lockstep before it is asked for again (s).
+_RESEND_AFTER = 1.0
+# A wait shorter than this is not worth a message (s).
+_SILENT_WAIT = 0.1
+# Between two looks at whether something that is awaited is there (s).
+_LOOK_EVERY = 0.5
+
+
+class GraphError(Exception):
+    """The graph does not do what a step needs; the text says what."""
+
+
+class Stopped(Exception):
+    """Asked to stop while waiting between two steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What is seen at one moment.
+
+    Attributes:
+        stamp: of the robot's state, ns.
+        readings: per arm.
+        arms: per arm, for the control step.
+        frames: (H, W, 3) uint8 per camera.
+        stale: why the observation is too old to act on; "" if it is not.
+        blocked: why an arm does not follow commands now; "" if all do.
+        reflex: an arm stopped with an error.
+        recoveries: of all arms since the bridge began.
+        operator_hold: a takeover holds an arm, without our having seen it yet.
+    """
+
+    stamp: int
+    readings: dict[str, Reading]
+    arms: dict[str, ArmView]
+    frames: dict[str, NDArray[np.uint8]]
+    stale: str = ""
+    blocked: str = ""
+    reflex: bool = False
+    recoveries: int = 0
+    operator_hold: bool = False
+
+
+class Newest:
+    """Newest message of a topic, its stamp (ns) and when it came (s, steady).
+
+    A message with the stamp of its predecessor is no news: a frozen source does not look fresh.
+    """
+
+    def __init__(self) -> None:
+        self.message: Any = None
+        self.stamp = 0
+        self.arrival = -np.inf
+        self.count = 0
+        """Messages that came, old news included."""
+
+    def put(self, message: Any) -> None:
+        """Keep a message with a header."""
+        stamp = to_ns(message.header.stamp)
+        if stamp != self.stamp or self.message is None:
+            self.arrival = time.monotonic()
+        self.message, self.stamp = message, stamp
+        self.count += 1
+
+    def age(self, now: float) -> float:
+        """Seconds since the newest one came; infinite before the first."""
+        return now - self.arrival
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorView:
+    """Newest command of the operator.
+
+    Attributes:
+        session, seq: identity of the message.
+        observation_stamp: ns, of the observation that it answers.
+        in_tool_frame: twists are in tool axes instead of base axes.
+        inputs: per arm, as they came.
+    """
+
+    session: str = ""
+    seq: int = 0
+    observation_stamp: int = 0
+    in_tool_frame: bool = False
+    inputs: Mapping[str, ArmInput] = field(default_factory=dict)
+
+
+class PoseReader:
+    """Poses from messages; the pose of a message that says the same as before is not made anew.
+
+    Most poses of a step were seen before: objects at rest, the target that was just applied.
+    """
+
+    def __init__(self, size: int = 16) -> None:
+        self._known: OrderedDict[bytes, Pose] = OrderedDict()
+        self._size = size
+
+    def read(self, message: Any) -> Pose:
+        """Pose of a geometry_msgs/Pose.
+
+        Raises:
+            ValueError: see `pose_from_msg`.
+        """
+        key = pose_values(message).tobytes()
+        pose = self._known.get(key)
+        if pose is not None:
+            self._known.move_to_end(key)
+            return pose
+        pose = self._known[key] = pose_from_msg(message)
+        if len(self._known) > self._size:
+            self._known.popitem(last=False)
+        return pose
+
+
+class OperatorPort:
+    """Hears the operator.
+
+    Args:
+        poller: waits for the messages.
+        base_frame, tool_frame: frames that commands may be in.
+        warn: told about commands that are ignored.
+    """
+
+    def __init__(
+        self, poller: Poller, base_frame: str, tool_frame: str, warn: Callable[[str], None]
+    ) -> None:
+        self.newest = OperatorView()
+        self.arrival = -np.inf
+        self.heard = False
+        """Heard since `forget`."""
+        self.lost = False
+        """The newest command said that the device is lost."""
+        self._frames = {"": False, base_frame: False, tool_frame: True}
+        self._warn = warn
+        self._subscription = poller.subscribe(
+            OperatorCommand, "operator_command", self._take, qos.OPERATOR
+        )
+
+    @property
+    def present(self) -> bool:
+        """Somebody could be heard."""
+        return bool(self._subscription.get_publisher_count())
+
+    def forget(self) -> None:
+        """As if nobody had been heard yet (the newest identity is kept)."""
+        self.heard = False
+
+    def silent_for(self) -> float:
+        """Seconds since the newest command."""
+        return time.monotonic() - self.arrival
+
+    def _take(self, message: OperatorCommand) -> None:
+        known = self.newest
+        if message.session == known.session and message.seq <= known.seq:
+            self._warn(f"operator_command {message.seq} after {known.seq}: ignored")
+            return
+        if message.header.frame_id not in self._frames:
+            frames = ", ".join(sorted(filter(None, self._frames)))
+            self._warn(
+                f"operator_command in frame '{message.header.frame_id[:40]}': ignored, "
+                f"known are {frames}"
+            )
+            return
+        inputs = {}
+        for arm in message.arms:
+            twist = np.array(arm.twist, dtype=np.float64)
+            if not np.isfinite(twist).all():
+                self._warn("operator_command with a twist that is not finite: ignored")
+                return
+            gripper = max(-1, min(1, int(arm.gripper)))
+            inputs[arm.arm] = ArmInput(bool(arm.engaged), np.clip(twist, -1.0, 1.0), gripper)
+        self.newest = OperatorView(
+            message.session,
+            message.seq,
+            to_ns(message.observation_stamp),
+            self._frames[message.header.frame_id],
+            inputs,
+        )
+        self.arrival = time.monotonic()
+        self.heard = True
+        self.lost = message.source == _LOST
+
+
+class ArmPort:
+    """One arm's bridge."""
+
+    def __init__(
+        self, node: Node, poller: Poller, poses: PoseReader, arm: str, session: str, frame: str
+    ) -> None:
+        self.arm = arm
+        self._poses = poses
+        self.state = Newest()
+        prefix = f"{arm}/" if arm else ""
+        bridge = f"{prefix}robot_bridge"
+        poller.subscribe(RobotState, f"{prefix}robot_state", self.state.put, qos.STATE)
+        poller.subscribe(CommandResult, f"{prefix}command_result", self._on_result, qos.RESULT)
+        self._publisher = node.create_publisher(ArmCommand, f"{prefix}arm_command", qos.COMMAND)
+        self.acquire = poller.client(AcquireLease, f"{bridge}/acquire")
+        self.release = poller.client(ReleaseLease, f"{bridge}/release")
+        self.set_compliance = poller.client(SetCompliance, f"{bridge}/set_compliance")
+        self.reset_episode = poller.action(ResetEpisode, f"{bridge}/reset_episode")
+        self.recover = poller.action(Recover, f"{bridge}/recover")
+        self._session = session
+        self._message = ArmCommand(owner=session)
+        self._message.header.frame_id = frame
+        self._seq = 0
+        self._result: CommandResult | None = None
+
+    def send(self, plan: ArmPlan, stamp: int, step_id: str, operator: OperatorView) -> None:
+        """Publish one command."""
+        self._seq += 1
+        message = self._message
+        message.header.stamp = from_ns(stamp)
+        message.seq = self._seq
+        message.step_id = step_id
+        message.operator_session = operator.session
+        message.operator_seq = operator.seq
+        message.gripper = plan.gripper
+        if plan.target is None:
+            message.control_mode = ArmCommand.MODE_HOLD
+        else:
+            message.control_mode = ArmCommand.MODE_IMPEDANCE
+            fill_pose(message.pose, plan.target.position, plan.target.xyzw)
+        self._publisher.publish(message)
+
+    @property
+    def answered(self) -> bool:
+        """The newest command has its answer."""
+        return self._result is not None and self._result.seq == self._seq
+
+    def answer(self) -> Answer | None:
+        """Answer to the newest command; None before it came or if it makes no sense."""
+        if not self.answered or self._result is None:
+            return None
+        result = self._result
+        try:
+            applied = self._poses.read(result.applied_pose)
+            status = Status(result.status)
+        except ValueError:
+            return None
+        return Answer(status, applied, max(-1, min(1, int(result.gripper))), result.reason)
+
+    def _on_result(self, message: CommandResult) -> None:
+        if message.owner == self._session:
+            self._result = message
+
+
+@dataclass
+class Announcement:
+    """The part of ActorState that others fill in. See the message."""
+
+    mode: str = ""
+    phase: str = "waiting"
+    text: str = ""
+    episode: int = 0
+    step: int = 0
+    operator_allowed: bool = False
+    intervened: bool = False
+    policy_version: int = 0
+
+
+class Graph:
+    """Everything that RobotEnv exchanges with other nodes.
+
+    Args:
+        node: owns the entities.
+        poller: waits for them; its thread is the only one that may use this object.
+        task: observed and commanded.
+        params: see EnvParams.
+        actor_id, session: identity in commands and states.
+        warn: told about messages that are ignored.
+        tell: told what is awaited; "" when the wait is over.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        poller: Poller,
+        task: Task,
+        params: EnvParams,
+        actor_id: str,
+        session: str,
+        warn: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.poller = poller
+        self.session = session
+        self.stopping: Callable[[], bool] = never
+        """Whether waits between two steps are to be given up."""
+        self.announcement = Announcement()
+        self.stamp = 0
+        """Of the observation that ActorState names, ns."""
+        self._node = node
+        self._task = task
+        self._params = params
+        self._tell = tell
+        self._started = time.time_ns()
+        self._leased = False
+        self.lockstep = params.pace == "lockstep"
+        frame = params.base_frame
+        self._poses = PoseReader()
+        self.ports = {
+            arm: ArmPort(node, poller, self._poses, arm, session, frame) for arm in task.spec.arms
+        }
+        self.operator = OperatorPort(poller, frame, params.tool_frame, warn)
+        self._objects: Newest | None = None
+        if task.sample_world(np.random.default_rng(0)):
+            self._objects = Newest()
+            poller.subscribe(ObjectPoses, "object_poses", self._objects.put, qos.STATE)
+        self._frames = {camera: Newest() for camera in task.spec.cameras}
+        for camera, newest in self._frames.items():
+            poller.subscribe(Image, f"{camera}/image", newest.put, qos.IMAGE)
+        self._advance = poller.client(Advance, "/hil_sim/advance")
+        self._reset_world = poller.client(ResetWorld, "/hil_sim/reset_world")
+        self._actor_state = node.create_publisher(ActorState, "actor/state", qos.LATCHED)
+        self._actor_message = ActorState(actor_id=actor_id, session=session)
+        self._actor_message.header.frame_id = frame
+
+    # ------------------------------------------------------------------------ who is there
+
+    def announce(self, **changes: Any) -> None:
+        """Publish ActorState, with changes to the announcement."""
+        for name, value in changes.items():
+            setattr(self.announcement, name, value)
+        message = self._actor_message
+        message.header.stamp = from_ns(self.stamp)
+        for name, value in vars(self.announcement).items():
+            setattr(message, name, value)
+        self._actor_state.publish(message)
+
+    def missing(self) -> list[str]:
+        """Names of what is not there yet."""
+        names = []
+        for port in self.ports.values():
+            if not port.acquire.service_is_ready():
+                names.append(port.acquire.srv_name)
+        if self.lockstep and not self._advance.service_is_ready():
+            names.append("/hil_sim/advance")
+        if self._params.world_reset == "always" and not self._reset_world.service_is_ready():
+            names.append("/hil_sim/reset_world")
+        if not self.lockstep:
+            names.extend(self._silent())
+        needs_operator = self._params.operator == "required"
+        if needs_operator and self.announcement.operator_allowed and not self.operator.present:
+            names.append("operator_command")
+        return names
+
+    def wait_ready(self) -> None:
+        """Wait until everything is there and the arm's lease is ours, saying what is awaited.
+
+        Raises:
+            Stopped: see `stopping`.
+        """
+        while True:
+            missing = self.missing()
+            if missing:
+                self.pause(
+                    lambda: not self.missing(), "waiting", lambda: ", ".join(self.missing())
+                )
+                continue
+            refusal = self._try_acquire()
+            if not refusal:
+                return
+            self.pause(never, "waiting", partial(str, refusal), at_most=_LEASE_RETRY)
+
+    def pause(
+        self,
+        ready: Callable[[], Any],
+        phase: str,
+        text: Callable[[], str],
+        at_most: float = np.inf,
+        hold: bool = False,
+    ) -> None:
+        """Wait between two steps until `ready()`, or for `at_most` s, saying why.
+
+        Args:
+            ready: ends the wait.
+            phase: of ActorState meanwhile. A short wait is not announced.
+            text: what is awaited.
+            at_most: longest wait, s.
+            hold: have the arms keep their targets meanwhile (real time).
+
+        Raises:
+            Stopped: see `stopping`.
+        """
+        before = self.announcement.phase, self.announcement.text
+        began = time.monotonic()
+        said = ""
+        while not ready() and (waited := time.monotonic() - began) < at_most:
+            if self.stopping():
+                raise Stopped
+            if waited >= _SILENT_WAIT and (words := text()) != said:
+                if hold and not said and not self.lockstep:
+                    self.hold()
+                self._tell(words)
+                self.announce(phase=phase, text=words)
+                said = words
+            patience = _LOOK_EVERY if said else _SILENT_WAIT
+            self.poller.wait(lambda: ready() or self.stopping(), min(at_most - waited, patience))
+        if said:
+            self._tell("")
+            self.announce(phase=before[0], text=before[1])
+
+    def _try_acquire(self) -> str:
+        """Become the one whose commands the arms follow; return why not, or ""."""
+        for port in self.ports.values():
+            request = AcquireLease.Request(
+                owner=self.session,
+                name=self._actor_message.actor_id,
+                started=from_ns(self._started),
+            )
+            try:
+                response = self._call(port.acquire, request)
+            except GraphError as error:
+                return str(error)
+            if not response.ok:
+                return f"the arm's lease ({response.reason or response.holder})"
+        self._leased = True
+        return ""
+
+    def release(self, timeout: float) -> None:
+        """Hold the arms and give the lease back, if we have it. A bridge that is gone is no error.
+
+        Args:
+            timeout: s, per arm.
+        """
+        if not self._leased:
+            return
+        self._leased = False
+        self.hold()
+        for port in self.ports.values():
+            if not port.release.service_is_ready():
+                continue
+            request = ReleaseLease.Request(owner=self.session)
+            try:
+                self.poller.call(port.release, request, timeout)
+            except (CallTimeout, Interrupted) as error:
+                reason = str(error) or "interrupted"
+                self._node.get_logger().warning(f"lease not released: {reason}")
+
+    def hold(self) -> None:
+        """Tell the arms to keep their targets."""
+        for port in self.ports.values():
+            port.send(ArmPlan(None), port.state.stamp, "", self.operator.newest)
+
+    # --------------------------------------------------------------------------- commands
+
+    def command(self, plans: Mapping[str, ArmPlan], stamp: int, step_id: str) -> None:
+        """Send one command to each arm."""
+        for arm, port in self.ports.items():
+            port.send(plans[arm], stamp, step_id, self.operator.newest)
+
+    @property
+    def answered(self) -> bool:
+        """Every arm's bridge has answered the newest command."""
+        return all(port.answered for port in self.ports.values())
+
+    def answers(self) -> dict[str, Answer | None]:
+        """Answer per arm to the newest command."""
+        return {arm: port.answer() for arm, port in self.ports.items()}
+
+    def advance(self, step_id: str, periods: int, target_stamp: int) -> int:
+        """Have the simulator carry out control periods; return the new stamp, ns.
+
+        Raises:
+            GraphError: it refuses, or does not answer.
+        """
+        request = Advance.Request(
+            step_id=step_id,
+            owner=self.session,
+            periods=periods,
+            target_stamp=from_ns(target_stamp),
+        )
+        response = self._call(self._advance, request)
+        if not response.ok:
+            raise GraphError(f"the simulator does not advance: {response.reason}")
+        return to_ns(response.stamp)
+
+    def recover(self) -> None:
+        """Clear the errors of every arm that has some.
+
+        Raises:
+            GraphError: it does not work.
+        """
+        for port in self.ports.values():
+            if port.state.message.mode != RobotState.MODE_REFLEX:
+                continue
+            try:
+                result = self.poller.run(
+                    port.recover,
+                    Recover.Goal(),
+                    self._params.reset_timeout_s,
+                    give_up=self.stopping,
+                )
+            except CallTimeout as error:
+                raise GraphError(str(error)) from error
+            if not result.ok:
+                raise GraphError(f"recover: {result.reason}")
+
+    def reset(self, starts: Mapping[str, Pose], lift: float, world_seed: int) -> None:
+        """Bring the arms to where an episode begins, then set the world anew.
+
+        Raises:
+            GraphError: it does not work; the text says why.
+            Stopped: see `stopping`.
+        """
+        for arm, port in self.ports.items():
+            self._reset_arm(port, starts[arm], lift)
+        stamp = self._set_world(world_seed)
+        self._settle(stamp)
+        presets = {port.state.message.compliance for port in self.ports.values()}
+        if presets != {_POLICY_PRESET}:
+            self._apply_policy_preset()
+            self._settle(stamp)
+
+    def _settle(self, since: int) -> None:
+        """Wait for a state of after now."""
+        now = time.monotonic()
+        if self.lockstep:
+            self.wait_state(self.advance("", 1, 0), now)
+        elif not self.poller.wait(
+            lambda: all(n.arrival > now and n.stamp >= since for n in self._sources()),
+            self._params.answer_timeout_s,
+        ):
+            raise GraphError(f"no new {', '.join(self._silent()) or 'state'} after the reset")
+
+    def _reset_arm(self, port: ArmPort, start: Pose, lift: float) -> None:
+        before = port.state.count
+        goal = ResetEpisode.Goal(owner=self.session, lift=lift)
+        goal.start.header.frame_id = self._params.base_frame
+        goal.start.pose = pose_to_msg(start)
+        try:
+            result = self.poller.run(
+                port.reset_episode,
+                goal,
+                self._params.reset_timeout_s,
+                give_up=lambda: self.stopping() or self._forgotten(port, before),
+            )
+        except CallTimeout as error:
+            if self.stopping():
+                raise Stopped from error
+            raise GraphError(str(error)) from error
+        if not result.ok:
+            raise GraphError(f"reset_episode: {result.reason}")
+
+    def _forgotten(self, port: ArmPort, since: int) -> bool:
+        """The bridge does not know us any more: it was restarted, or another session came.
+
+        Args:
+            port: of the bridge.
+            since: count of its states that tell nothing yet.
+        """
+        state = port.state
+        return bool(state.count > since and state.message.owner != self.session)
+
+    def _set_world(self, seed: int) -> int:
+        """Reset the simulated world, where there is one; return the stamp from which it is new."""
+        wanted = self._params.world_reset
+        if wanted == "never":
+            return 0
+        if wanted == "auto" and not self.lockstep and not self._reset_world.service_is_ready():
+            return 0
+        response = self._call(self._reset_world, ResetWorld.Request(seed=seed))
+        if not response.ok:
+            raise GraphError(f"hil_sim/reset_world: {response.reason}")
+        return to_ns(response.stamp)
+
+    def _apply_policy_preset(self) -> None:
+        for port in self.ports.values():
+            request = SetCompliance.Request(preset=_POLICY_PRESET)
+            response = self._call(port.set_compliance, request)
+            if not response.ok:
+                raise GraphError(f"compliance preset '{_POLICY_PRESET}': {response.reason}")
+
+    def _call(self, client: Any, request: Any) -> Any:
+        try:
+            return self.poller.call(client, request, self._params.answer_timeout_s)
+        except CallTimeout as error:
+            raise GraphError(str(error)) from error
+
+    # -------------------------------------------------------------------------------- views
+
+    def wait_state(self, stamp: int, since: float) -> None:
+        """Lockstep: wait for state, objects and frames of a stamp.
+
+        Args:
+            stamp: that `advance` returned, ns.
+            since: s of the steady clock, before `advance` was called. What came earlier does not
+                count: a simulator that was restarted gives stamps anew.
+
+        Raises:
+            GraphError: they do not come, although asked for again.
+        """
+        sources = self._sources()
+
+        def complete() -> bool:
+            return all(s.stamp >= stamp and s.arrival >= since for s in sources)
+
+        end = time.monotonic() + self._params.answer_timeout_s
+        while not self.poller.wait(complete, _RESEND_AFTER):
+            if time.monotonic() > end:
+                late = [
+                    name
+                    for name, n in self._named_sources()
+                    if n.stamp < stamp or n.arrival < since
+                ]
+                raise GraphError(f"no {', '.join(late)} of the new step")
+            self.advance("", 0, 0)
+
+    def refresh(self) -> None:
+        """Lockstep: have the present state published again, for what changed without time."""
+        if self.lockstep:
+            self.advance("", 0, 0)
+
+    def view(self) -> View:
+        """What is seen now.
+
+        Raises:
+            GraphError: a message makes no sense.
+        """
+        try:
+            self._check_frames()
+            objects = self._object_poses()
+            frames = {name: self._frame(name, newest) for name, newest in self._frames.items()}
+            readings, arms = {}, {}
+            for arm, port in self.ports.items():
+                readings[arm], arms[arm] = self._parse(port.state.message, objects)
+        except (ValueError, ImageError) as error:
+            raise GraphError(f"an observation makes no sense: {error}") from error
+        states = [port.state.message for port in self.ports.values()]
+        self.stamp = max(port.state.stamp for port in self.ports.values())
+        return View(
+            self.stamp,
+            readings,
+            arms,
+            frames,
+            stale="" if self.lockstep else self._stale(),
+            blocked=self.blocked(),
+            reflex=any(state.mode == RobotState.MODE_REFLEX for state in states),
+            recoveries=sum(state.recoveries for state in states),
+            operator_hold=any(state.operator_hold for state in states),
+        )
+
+    def blocked(self) -> str:
+        """Why an arm does not follow commands now; "" if all do."""
+        for port in self.ports.values():
+            state = port.state.message
+            where = f"{port.arm}: " if port.arm else ""
+            if state.mode in _MODES:
+                return where + (state.mode_text or _MODES[state.mode])
+            if state.stop_latched:
+                return where + "the software stop is latched"
+        return ""
+
+    @property
+    def owned(self) -> bool:
+        """Every arm's lease is ours."""
+        return all(p.state.message.owner == self.session for p in self.ports.values())
+
+    def _named_sources(self) -> list[tuple[str, Newest]]:
+        sources = [
+            (f"{arm}/robot_state" if arm else "robot_state", port.state)
+            for arm, port in self.ports.items()
+        ]
+        if self._objects is not None:
+            sources.append(("object_poses", self._objects))
+        sources.extend((f"{name}/image", newest) for name, newest in self._frames.items())
+        return sources
+
+    def _sources(self) -> list[Newest]:
+        return [newest for _, newest in self._named_sources()]
+
+    def _silent(self) -> list[str]:
+        """Sources that never spoke."""
+        return [name for name, newest in self._named_sources() if newest.message is None]
+
+    def _stale(self) -> str:
+        """Realtime: what is too old."""
+        params, now = self._params, time.monotonic()
+        states = self._named_sources()[: len(self.ports)]
+        limits = [(name, newest, params.max_state_age_s) for name, newest in states]
+        if self._objects is not None and params.max_object_age_s > 0.0:
+            limits.append(("object_poses", self._objects, params.max_object_age_s))
+        limits.extend((f"{n}/image", f, params.max_frame_age_s) for n, f in self._frames.items())
+        old = [
+            f"{name} is {newest.age(now) * 1e3:.0f} ms old"
+            for name, newest, limit in limits
+            if newest.age(now) > limit
+        ]
+        return ", ".join(old)
+
+    def _check_frames(self) -> None:
+        frame = self._params.base_frame
+        for name, newest in self._named_sources()[: len(self.ports) + bool(self._objects)]:
+            if newest.message is not None and newest.message.header.frame_id != frame:
+                raise ValueError(f"{name} is in frame '{newest.message.header.frame_id}'")
+
+    def _object_poses(self) -> dict[str, Pose]:
+        if self._objects is None or self._objects.message is None:
+            return {}
+        message = self._objects.message
+        return {
+            name: self._poses.read(pose)
+            for name, pose in zip(message.names, message.poses, strict=True)
+        }
+
+    def _frame(self, camera: str, newest: Newest) -> NDArray[np.uint8]:
+        size = self._task.spec.image_size
+        pixels = from_image(newest.message)
+        if pixels.shape != (size, size, 3):
+            raise ValueError(f"{camera}/image is {pixels.shape}, not ({size}, {size}, 3)")
+        return pixels.copy()
+
+    def _parse(self, state: RobotState, objects: dict[str, Pose]) -> tuple[Reading, ArmView]:
+        """Reading and step view of one arm's state.
+
+        Raises:
+            ValueError: a value that is not finite.
+        """
+        measured, target = self._poses.read(state.pose), self._poses.read(state.target)
+        reading = Reading(
+            measured,
+            twist_values(state.twist),
+            wrench_values(state.wrench),
+            np.array(state.q),
+            np.array(state.dq),
+            state.gripper_width,
+            objects,
+        )
+        for name in ("twist", "wrench", "q", "dq"):
+            if not np.isfinite(getattr(reading, name)).all():
+                raise ValueError(f"robot_state.{name} is not finite")
+        return reading, ArmView(measured, target, int(state.gripper_command))

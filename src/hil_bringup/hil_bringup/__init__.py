@@ -1,0 +1,1 @@
+"""Graph description, launch, configuration, CLI, hil_manager."""

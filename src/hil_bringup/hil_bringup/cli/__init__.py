@@ -1,0 +1,1 @@
+"""The `hil` command. Standard library only: it runs before anything is installed."""

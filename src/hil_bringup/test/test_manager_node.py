@@ -1,0 +1,135 @@
+"""hil_manager with real lifecycle nodes."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from std_msgs.msg import Bool, String
+from std_srvs.srv import Trigger
+
+from hil_bringup.manager_node import ManagerNode
+from hil_common import qos
+from hil_common.lifecycle import HilNode
+from hil_common.testing import Ros
+
+
+class Worker(HilNode):
+    """Notes what it was asked to do; refuses to configure while `broken`."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.calls: list[str] = []
+        self.broken = False
+
+    def on_setup(self) -> None:
+        self.calls.append("setup")
+        if self.broken:
+            raise RuntimeError("no robot there")
+
+    def on_start(self) -> None:
+        self.calls.append("start")
+
+    def on_hold(self) -> None:
+        self.calls.append("hold")
+
+
+class Watch:
+    """What the manager says."""
+
+    def __init__(self, ros: Ros) -> None:
+        self.ready = False
+        self.status = ""
+        node = ros.node("watch")
+        node.create_subscription(Bool, "hil_manager/ready", self._ready, qos.LATCHED)
+        node.create_subscription(String, "hil_manager/status", self._status, qos.LATCHED)
+        self.retry = node.create_client(Trigger, "hil_manager/retry")
+
+    def _ready(self, message: Bool) -> None:
+        self.ready = message.data
+
+    def _status(self, message: String) -> None:
+        self.status = message.data
+
+
+def worker(ros: Ros, name: str) -> Worker:
+    return ros.add(Worker(name, context=ros.context))
+
+
+@pytest.mark.parametrize("manager_first", [True, False])
+def test_nodes_are_brought_up_in_any_order(ros: Ros, manager_first: bool) -> None:
+    watch = Watch(ros)
+    if manager_first:
+        ros.start(ManagerNode, nodes=("/one", "/two"))
+        workers = [worker(ros, name) for name in ("two", "one")]
+    if not manager_first:
+        ros.start(ManagerNode, nodes=("/one", "/two"))
+    ros.wait_for(lambda: watch.ready)
+    assert all(w.active for w in workers)
+    ros.wait_for(lambda: watch.status == "all nodes active")
+
+
+def test_failed_configuration_is_reported_and_tried_again(ros: Ros) -> None:
+    watch, one = Watch(ros), worker(ros, "one")
+    one.broken = True
+    ros.start(ManagerNode, nodes=("/one",))
+    ros.wait_for(lambda: "no robot there" in watch.status)
+    one.broken = False
+    ros.wait_for(lambda: watch.ready)
+
+
+def test_fault_is_healed_and_the_reason_was_said(ros: Ros) -> None:
+    watch, one = Watch(ros), worker(ros, "one")
+    ros.start(ManagerNode, nodes=("/one",))
+    ros.wait_for(lambda: watch.ready)
+    one.fault("camera unplugged")
+    ros.wait_for(lambda: not watch.ready)
+    ros.wait_for(lambda: watch.ready)
+    assert one.calls == ["setup", "start", "hold", "start"]
+
+
+def test_held_node_waits_for_retry(ros: Ros) -> None:
+    watch, bridge = Watch(ros), worker(ros, "bridge")
+    ros.start(ManagerNode, nodes=("/bridge",), hold_on_fault=("/bridge",))
+    ros.wait_for(lambda: watch.ready)
+    bridge.fault("reflex")
+    ros.wait_for(lambda: "holds after a fault (reflex)" in watch.status)
+    assert ros.call(watch.retry, Trigger.Request()).success
+    ros.wait_for(lambda: watch.ready)
+
+
+WORKER = """
+from hil_common.lifecycle import HilNode
+from hil_common.run import main
+
+class Worker(HilNode):
+    def on_start(self):
+        print("started", flush=True)
+
+main(lambda: Worker("one"))
+"""
+
+
+@contextlib.contextmanager
+def worker_process(ros: Ros) -> Iterator["subprocess.Popen[str]"]:
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(ros.context.get_domain_id())}
+    command = [sys.executable, "-c", WORKER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()  # waits for the manager to activate it
+        assert line == "started\n"
+        yield process
+        process.kill()
+
+
+def test_killed_and_restarted_process_is_brought_up_again(ros: Ros) -> None:
+    watch = Watch(ros)
+    ros.start(ManagerNode, nodes=("/one",))
+    with worker_process(ros):
+        ros.wait_for(lambda: watch.ready)
+    with worker_process(ros):
+        ros.wait_for(lambda: watch.ready)
+    ros.wait_for(lambda: not watch.ready)

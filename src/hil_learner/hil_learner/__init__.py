@@ -1,0 +1,1 @@
+"""Ingest, replay, training thread, policy publication."""

@@ -1,0 +1,284 @@
+"""Configurations, the presets, and how they deviate from HIL-SERL.
+
+The preset ``hil_serl`` has the constants that the published HIL-SERL code has in force. Where
+this library differs on purpose, the difference has a name and a reason in `DEVIATIONS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+DEVIATIONS: dict[str, str] = {
+    "truncation_bootstraps": (
+        "HIL-SERL stores a time-out as terminal. Here only `terminated` masks the target: a "
+        "time-out says nothing about the value of the state in which it happens."
+    ),
+    "per_critic_heads": (
+        "HIL-SERL's two critics share the output layer by accident (only the hidden layers are "
+        "mapped over the ensemble), so they agree more than the minimum over them assumes."
+    ),
+    "one_step_per_network": (
+        "HIL-SERL applies every Adam step with a zero loss to networks that are not listed, so "
+        "momentum moves the actor during critic-only updates. Here a network that is not "
+        "updated does not move."
+    ),
+    "critic_targets_only": (
+        "HIL-SERL averages all parameters into the target, the actor's and temperature's too, "
+        "which nothing reads. Here only critics have targets."
+    ),
+    "continuous_target_entropy": (
+        "HIL-SERL's target entropy is -dim/2 of the full action, gripper elements included, "
+        "although the Gaussian policy does not cover them. Here: -action_dim/2, times "
+        "`target_entropy_scale`."
+    ),
+    "encoder_per_network": (
+        "HIL-SERL trains one state encoder with several optimisers whose steps add up. Here "
+        "actor, critic and grasp critic each own their state encoder (one layer)."
+    ),
+    "shared_next_sample": (
+        "HIL-SERL draws a second action at the next observation for the temperature loss. Here "
+        "the sample of the critic target is used for both: same distribution, one forward less."
+    ),
+    "discounted_entropy_backup": (
+        "With `backup_entropy`, HIL-SERL forgets to multiply the entropy term by "
+        "discount * mask. Here it is part of the discounted value. (Off in the preset.)"
+    ),
+    "bounded_update_ratio": (
+        "HIL-SERL's learner runs as fast as it can, also while a person resets the scene. Here "
+        "the number of updates per environment step is bounded from both sides "
+        "(`TrainerConfig.max_updates_per_env_step`, `min_updates_per_env_step`)."
+    ),
+}
+"""Deliberate differences from the published code: name -> reason."""
+
+_Config = TypeVar("_Config", bound="_Base")
+
+
+@dataclass(frozen=True)
+class _Base:
+    def replace(self: _Config, **overrides: Any) -> _Config:
+        """Copy with other values; an unknown name raises ValueError and names the nearest."""
+        return dataclasses.replace(self, **_checked(type(self), overrides))
+
+    @classmethod
+    def from_dict(cls: type[_Config], values: Mapping[str, Any]) -> _Config:
+        """Configuration from plain data (YAML, JSON)."""
+        return cls(**_checked(cls, values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; `from_dict` is the inverse."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
+
+
+def _checked(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    known = [field.name for field in dataclasses.fields(cls)]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1) or known
+            raise ValueError(f"{cls.__name__} has no {name!r}; did you mean {near[0]!r}?")
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class SACConfig(_Base):
+    """The agent. Defaults are HIL-SERL's constants (preset ``hil_serl``).
+
+    Attributes:
+        discount: per control step; 0.97 to 0.985 in HIL-SERL's tasks.
+        learning_rate: Adam, constant, for every named network.
+        tau: Polyak rate of the target critics.
+        hidden: widths of actor and critic; each layer is Dense -> LayerNorm -> tanh.
+        grasp_hidden: widths of the grasp critic.
+        grasp_activate_final: LayerNorm and tanh also after the grasp critic's last hidden layer.
+            HIL-SERL leaves that layer linear.
+        state_encoder: width of the Dense -> LayerNorm -> tanh layer in front; 0 for none.
+        ensemble: number of critics.
+        target_subset: how many random critics the target minimum is over; 0 for all.
+        actor_q: "mean" over the critics in the actor loss (HIL-SERL) or "min" (SAC).
+        backup_entropy: subtract the entropy term in the critic target.
+        temperature_init: initial entropy temperature (softplus parametrised).
+        target_entropy_scale: target entropy is -scale * action_dim / 2 (nats; negative: the
+            temperature rises while the policy's entropy is below the target).
+        std_min: lower clip of the policy's standard deviation (before tanh).
+        std_max: upper clip.
+        reward_bias: added to every reward.
+        grasp_epsilon: probability of a random gripper command when exploring; HIL-SERL: 0.
+        gradient_clip: global norm per named network; 0 for none.
+        normalize: standardise state vectors with running statistics of the training batches;
+            HIL-SERL does not. Recommended where tensors have mixed scales.
+        normalize_updates: the statistics are fixed after this many batches.
+        normalize_min_std: floor of the standard deviation, in the units of each element.
+        normalize_clip: standardised elements are clipped to plus or minus this.
+        input_bias: size of the first layer's initial biases relative to the effect of
+            standardised inputs; HIL-SERL: 0. Without biases a Dense -> LayerNorm layer sees only
+            the direction of its input; that is nearly all for raw inputs (far from zero) but
+            discontinuous at the mean of standardised ones, so 1 belongs with `normalize`.
+    """
+
+    discount: float = 0.97
+    learning_rate: float = 3e-4
+    tau: float = 0.005
+    hidden: tuple[int, ...] = (256, 256)
+    grasp_hidden: tuple[int, ...] = (128, 128)
+    grasp_activate_final: bool = False
+    state_encoder: int = 64
+    ensemble: int = 2
+    target_subset: int = 0
+    actor_q: str = "mean"
+    backup_entropy: bool = False
+    temperature_init: float = 0.01
+    target_entropy_scale: float = 1.0
+    std_min: float = 1e-5
+    std_max: float = 5.0
+    reward_bias: float = 0.0
+    grasp_epsilon: float = 0.0
+    gradient_clip: float = 0.0
+    normalize: bool = False
+    normalize_updates: int = 5_000
+    normalize_min_std: float = 1e-3
+    normalize_clip: float = 5.0
+    input_bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(0.0 <= self.discount < 1.0, f"discount {self.discount} is not in [0, 1)")
+        _require(self.learning_rate > 0.0, f"learning_rate {self.learning_rate} must be > 0")
+        _require(0.0 < self.tau <= 1.0, f"tau {self.tau} is not in (0, 1]")
+        widths = (*self.hidden, *self.grasp_hidden)
+        _require(
+            min(len(self.hidden), len(self.grasp_hidden), *widths) > 0,
+            f"hidden {self.hidden} and grasp_hidden {self.grasp_hidden} need positive widths",
+        )
+        _require(self.state_encoder >= 0, f"state_encoder {self.state_encoder} must be >= 0")
+        _require(self.ensemble >= 1, f"ensemble {self.ensemble} must be at least 1")
+        _require(
+            0 <= self.target_subset <= self.ensemble,
+            f"target_subset {self.target_subset} is not in [0, ensemble {self.ensemble}]",
+        )
+        _require(self.actor_q in ("mean", "min"), f"actor_q {self.actor_q!r}: mean or min")
+        _require(self.temperature_init > 0.0, "temperature_init must be > 0")
+        _require(
+            0.0 < self.std_min < self.std_max,
+            f"std_min {self.std_min} must be positive and below std_max {self.std_max}",
+        )
+        _require(0.0 <= self.grasp_epsilon <= 1.0, "grasp_epsilon is a probability")
+        _require(self.gradient_clip >= 0.0, "gradient_clip must be >= 0")
+        _require(self.input_bias >= 0.0, "input_bias must be >= 0")
+        _require(
+            self.normalize_min_std > 0.0 and self.normalize_clip > 0.0,
+            "normalize_min_std and normalize_clip must be > 0",
+        )
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> SACConfig:
+        """A named configuration, with overrides.
+
+        Raises:
+            ValueError: unknown preset or override (names the nearest known one).
+        """
+        if name not in SAC_PRESETS:
+            near = difflib.get_close_matches(name, list(SAC_PRESETS), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"no preset {name!r}, there are {sorted(SAC_PRESETS)}{hint}")
+        return cls(**SAC_PRESETS[name]).replace(**overrides)
+
+
+SAC_PRESETS: dict[str, dict[str, Any]] = {
+    "hil_serl": {},
+    "hil_serl_normalized": {"normalize": True, "input_bias": 1.0},
+}
+"""Preset name -> values that differ from the defaults."""
+
+
+@dataclass(frozen=True)
+class TrainerConfig(_Base):
+    """The training loop.
+
+    One *update* is one learner step: `cta_ratio` critic updates, the last of them with actor and
+    temperature.
+
+    Attributes:
+        batch_size: transitions per critic update.
+        demo_ratio: share of a batch from the "demo" view; 0 ignores demonstrations.
+        cta_ratio: critic updates per actor update.
+        training_starts: online steps in the store before the first update.
+        max_updates_per_env_step: the learner waits when it is ahead of this; 0: no bound
+            (HIL-SERL).
+        min_updates_per_env_step: actors wait when the learner is behind this; 0: no bound
+            (HIL-SERL).
+        env_step_slack: steps that actors may be ahead of the lower bound.
+        initial_updates: credit of updates as soon as training starts.
+    """
+
+    batch_size: int = 256
+    demo_ratio: float = 0.5
+    cta_ratio: int = 2
+    training_starts: int = 100
+    max_updates_per_env_step: float = 2.0
+    min_updates_per_env_step: float = 0.0
+    env_step_slack: int = 20
+    initial_updates: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size >= 2, f"batch_size {self.batch_size} must be at least 2")
+        _require(0.0 <= self.demo_ratio < 1.0, f"demo_ratio {self.demo_ratio} not in [0, 1)")
+        _require(self.cta_ratio >= 1, f"cta_ratio {self.cta_ratio} must be at least 1")
+        _require(self.training_starts >= 1, "training_starts must be at least 1")
+        low, high = self.min_updates_per_env_step, self.max_updates_per_env_step
+        _require(
+            low >= 0.0 and high >= 0.0 and math.isfinite(low + high),
+            f"max_updates_per_env_step {high} and min_updates_per_env_step {low} must be >= 0",
+        )
+        _require(
+            high == 0.0 or low <= high,
+            f"min_updates_per_env_step {low} is above max_updates_per_env_step {high}",
+        )
+        _require(self.env_step_slack >= 1, "env_step_slack must be at least 1")
+        _require(self.initial_updates >= 0, "initial_updates must be >= 0")
+
+
+@dataclass(frozen=True)
+class BCConfig(_Base):
+    """Behaviour cloning. Defaults are those of HIL-SERL's baseline.
+
+    Attributes:
+        hidden: widths of the policy (Dense -> Dropout -> LayerNorm -> tanh).
+        grasp_hidden: widths of the gripper classifier.
+        dropout: probability, while training.
+        learning_rate: Adam.
+        batch_size: transitions per step.
+        steps: gradient steps.
+        std_min: lower clip of the standard deviation (the Gaussian is not squashed).
+        std_max: upper clip.
+        drop_idle: leave out transitions whose continuous action is zero.
+        normalize: standardise state vectors with the statistics of the demonstrations.
+        normalize_min_std: floor of the standard deviation.
+        normalize_clip: standardised elements are clipped to plus or minus this.
+    """
+
+    hidden: tuple[int, ...] = (512, 512, 512)
+    grasp_hidden: tuple[int, ...] = (128, 128)
+    dropout: float = 0.25
+    learning_rate: float = 3e-4
+    batch_size: int = 256
+    steps: int = 20_000
+    std_min: float = 1e-5
+    std_max: float = 5.0
+    drop_idle: bool = True
+    normalize: bool = False
+    normalize_min_std: float = 1e-3
+    normalize_clip: float = 5.0
+
+    def __post_init__(self) -> None:
+        _require(0.0 <= self.dropout < 1.0, f"dropout {self.dropout} is not in [0, 1)")
+        _require(min(self.batch_size, self.steps) >= 1, "batch_size and steps must be >= 1")
+        _require(0.0 < self.std_min < self.std_max, "std_min must be positive, below std_max")

@@ -1,0 +1,469 @@
+"""Episode store: every control step once, transitions computed when they are sampled.
+
+A step is kept in one slot of a ring of preallocated arrays, together with the slot in which its
+next observation is. That slot is the successor's own (the same stream, the same episode, the
+next step number), or an extra slot that holds only a final observation. Slots are handed out in
+order of arrival, so a step is always overwritten before its successor: a stored pair can never
+point to foreign data, whatever the mix of streams, gaps and wrap-around.
+
+"Online" and "demo" are index sets over the same slots, not copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from .spaces import Array, Spaces
+
+View = Literal["all", "demo"]
+VIEWS: tuple[View, ...] = ("all", "demo")
+_COMPUTED = ("next_state", "slot")  # fields of a batch that are not stored
+
+# Bits of Step.flags, the same as in hil_interfaces/msg/Step.
+FLAG_TAKEOVER = 1
+FLAG_TELEOP_LOST = 64
+FLAG_HELD = 128
+FLAG_DEMO = 512
+FLAG_EVALUATION = 1024
+
+
+class StoreError(ValueError):
+    """A step that cannot be stored, or a view that cannot be sampled."""
+
+
+@dataclass
+class Step:
+    """One control step, as it is streamed and logged.
+
+    Attributes:
+        stream: "actor_id/session"; steps of one stream arrive in order.
+        seq: 1, 2, 3, ... within the stream.
+        episode: number of the episode within the stream.
+        step: number of the step within the episode.
+        policy_version: of the acting policy; 0 for random initialisation or none.
+        observation: name -> array, see `Spaces.observation`; other names are ignored.
+        action: (action_size,) executed action in [-1, 1].
+        policy_action: what the policy proposed, or None.
+        intervened: a person's action was executed.
+        reward: of this action.
+        terminated: the task ended; there is no future reward.
+        truncated: the episode was cut; the value of `final_observation` still counts.
+        success: of the episode, meaningful on its last step.
+        grasp_penalty: (grippers,), zero or negative.
+        flags: bits, see the FLAG constants.
+        final_observation: observation after the last step of an episode, else None.
+    """
+
+    stream: str
+    seq: int
+    episode: int
+    step: int
+    policy_version: int
+    observation: Mapping[str, Array]
+    action: Array
+    policy_action: Array | None = None
+    intervened: bool = False
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    grasp_penalty: Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    flags: int = 0
+    final_observation: Mapping[str, Array] | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a store has seen since it was created (steps that were overwritten included).
+
+    Attributes:
+        online: training steps: no demonstrations, no evaluation.
+        intervened: online steps in which a person acted.
+        demo: demonstration steps.
+        excluded: steps that are never sampled because of their flags (evaluation).
+        episodes: finished online episodes.
+        demo_episodes: finished demonstration episodes.
+        dropped: steps whose next observation never arrived (gaps, interrupted episodes).
+    """
+
+    online: int = 0
+    intervened: int = 0
+    demo: int = 0
+    excluded: int = 0
+    episodes: int = 0
+    demo_episodes: int = 0
+    dropped: int = 0
+
+
+@dataclass
+class Batch:
+    """Sampled transitions, one row each. Arrays are float32 unless stated otherwise.
+
+    Attributes:
+        state: (n, vector_size) state vectors.
+        next_state: (n, vector_size); of a terminated step without final observation: the state.
+        action: (n, action_size) executed.
+        reward: (n,).
+        mask: (n,) 0 if terminated, else 1: whether the target bootstraps.
+        grasp_penalty: (n, grippers).
+        truncated: (n,) bool.
+        intervened: (n,) bool.
+        demo: (n,) bool: recorded as a demonstration.
+        episode: (n,) int64, unique number of the episode within the store.
+        step: (n,) int64, step within the episode.
+        policy_version: (n,) uint64.
+        slot: (n,) int64, where the step is; identifies it until it is overwritten.
+    """
+
+    state: Array
+    next_state: Array
+    action: Array
+    reward: Array
+    mask: Array
+    grasp_penalty: Array
+    truncated: Array
+    intervened: Array
+    demo: Array
+    episode: Array
+    step: Array
+    policy_version: Array
+    slot: Array
+
+    @staticmethod
+    def empty(n: int, spaces: Spaces) -> Batch:
+        """Uninitialised batch of n rows."""
+        return Batch(
+            state=np.empty((n, spaces.vector_size), np.float32),
+            next_state=np.empty((n, spaces.vector_size), np.float32),
+            action=np.empty((n, spaces.action_size), np.float32),
+            reward=np.empty(n, np.float32),
+            mask=np.empty(n, np.float32),
+            grasp_penalty=np.empty((n, spaces.grippers), np.float32),
+            truncated=np.empty(n, np.bool_),
+            intervened=np.empty(n, np.bool_),
+            demo=np.empty(n, np.bool_),
+            episode=np.empty(n, np.int64),
+            step=np.empty(n, np.int64),
+            policy_version=np.empty(n, np.uint64),
+            slot=np.empty(n, np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Rows start:stop as a view of the same memory."""
+        return Batch(**{name: array[start:stop] for name, array in vars(self).items()})
+
+
+class _IndexSet:
+    """Set of slots with O(1) add, discard and uniform sampling."""
+
+    def __init__(self, capacity: int) -> None:
+        self._members = np.zeros(capacity, np.int64)
+        self._position = np.full(capacity, -1, np.int64)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, slot: int) -> None:
+        if self._position[slot] < 0:
+            self._members[self._size] = slot
+            self._position[slot] = self._size
+            self._size += 1
+
+    def discard(self, slot: int) -> None:
+        at = self._position[slot]
+        if at >= 0:
+            self._size -= 1
+            last = self._members[self._size]
+            self._members[at] = last
+            self._position[last] = at
+            self._position[slot] = -1
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        return self._members[rng.integers(0, self._size, n)]
+
+    def members(self) -> Array:
+        return self._members[: self._size].copy()
+
+
+@dataclass
+class _Open:
+    """Newest step of a stream; waits for its successor."""
+
+    slot: int
+    serial: int
+    seq: int
+    episode: int
+    step: int
+    episode_id: int
+
+
+class EpisodeStore:
+    """Ring of steps; sampling gives transitions (s, a, r, s').
+
+    One thread adds, any thread may sample. The same steps in the same order give the same
+    samples for the same generator.
+
+    Args:
+        spaces: what an observation and an action are.
+        capacity: slots; a step takes one, a final observation one more. Memory is allocated
+            here, see `nbytes`.
+        exclude_flags: steps with any of these flags are kept (they are somebody's successor) but
+            never sampled.
+        demo_exclude_flags: intervention and demonstration steps with any of these flags are not
+            in the "demo" view: what was executed is a hold, not what the person did.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        capacity: int,
+        exclude_flags: int = FLAG_EVALUATION,
+        demo_exclude_flags: int = FLAG_TAKEOVER | FLAG_TELEOP_LOST | FLAG_HELD,
+    ) -> None:
+        if capacity < 2:
+            raise StoreError(f"capacity must be at least 2 slots, got {capacity}")
+        self.spaces = spaces
+        self.capacity = capacity
+        self._exclude_flags = exclude_flags
+        self._demo_exclude_flags = demo_exclude_flags
+        self._lock = threading.Lock()
+        columns = vars(Batch.empty(capacity, spaces))
+        self._columns = {n: array for n, array in columns.items() if n not in _COMPUTED}
+        self._next = np.zeros(capacity, np.int64)
+        self._flags = np.zeros(capacity, np.uint32)
+        self._serial = np.full(capacity, -1, np.int64)
+        self._allocated = 0
+        self._episodes = 0
+        self._streams: set[str] = set()
+        self._open: dict[str, _Open] = {}
+        self._views = {view: _IndexSet(capacity) for view in VIEWS}
+        self._counts = Counts()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays occupy when the ring is full."""
+        arrays = [*self._columns.values(), self._next, self._flags, self._serial]
+        return sum(a.nbytes for a in arrays) + len(VIEWS) * 16 * self.capacity
+
+    @property
+    def counts(self) -> Counts:
+        """Running totals; they only grow, also when the ring wraps around."""
+        return self._counts
+
+    def size(self, view: View = "all") -> int:
+        """Number of transitions that `sample` can return."""
+        return len(self._view(view))
+
+    def slots(self, view: View) -> Array:
+        """(size,) int64 slots of a view, in no particular order."""
+        with self._lock:
+            return self._view(view).members()
+
+    def add(self, step: Step) -> None:
+        """Store a step. Its transition can be sampled when its next observation has arrived.
+
+        A step that does not follow the stream's previous one (a gap in `seq` or `step`, another
+        episode, another session of the same actor) leaves that one without a next observation:
+        it is dropped, as is a truncated step without `final_observation`.
+
+        Raises:
+            StoreError: shapes do not fit or values are not finite; nothing is stored.
+        """
+        row, final = self._validated(step)
+        with self._lock:
+            previous = self._take_predecessor(step)
+            slot = self._allocate()
+            self._write(slot, step, row)
+            if previous is None:
+                episode_id = self._episodes
+                self._episodes += 1
+            else:
+                episode_id = previous.episode_id
+                if previous.slot == slot:  # the ring is full of other streams' steps
+                    self._drop()
+                else:
+                    self._complete(previous.slot, slot)
+            self._columns["episode"][slot] = episode_id
+            self._count(step)
+            if step.terminated or step.truncated:
+                self._finish(slot, step, final)
+            else:
+                serial = int(self._serial[slot])
+                self._open[step.stream] = _Open(
+                    slot, serial, step.seq, step.episode, step.step, episode_id
+                )
+
+    def sample(
+        self, n: int, view: View, rng: np.random.Generator, out: Batch | None = None
+    ) -> Batch:
+        """Draw n transitions uniformly, with replacement.
+
+        Args:
+            n: number of transitions.
+            view: "all" (online steps, interventions included) or "demo" (demonstrations and
+                interventions).
+            rng: source of randomness.
+            out: optional batch of n rows to fill.
+
+        Raises:
+            StoreError: the view is empty or `out` has another number of rows.
+        """
+        with self._lock:
+            members = self._view(view)
+            if not len(members):
+                raise StoreError(f"view {view!r} is empty")
+            return self._gather(members.sample(n, rng), out)
+
+    def gather(self, slots: Array, out: Batch | None = None) -> Batch:
+        """Transitions at given slots (from `slots` or `Batch.slot`), see `sample`."""
+        with self._lock:
+            complete = self._views["all"], self._views["demo"]
+            for slot in slots:
+                if not any(view._position[slot] >= 0 for view in complete):
+                    raise StoreError(f"slot {slot} holds no complete transition")
+            return self._gather(np.asarray(slots, np.int64), out)
+
+    def _view(self, view: str) -> _IndexSet:
+        if view not in self._views:
+            raise StoreError(f"no view {view!r}, there are {list(self._views)}")
+        return self._views[view]
+
+    def _gather(self, slots: Array, out: Batch | None) -> Batch:
+        batch = Batch.empty(len(slots), self.spaces) if out is None else out
+        if len(batch) != len(slots):
+            raise StoreError(f"batch has {len(batch)} rows, not {len(slots)}")
+        for name, array in self._columns.items():
+            np.take(array, slots, axis=0, out=getattr(batch, name), mode="clip")
+        state, following = self._columns["state"], self._next[slots]
+        np.take(state, following, axis=0, out=batch.next_state, mode="clip")
+        batch.slot[:] = slots
+        return batch
+
+    def _validated(self, step: Step) -> tuple[dict[str, Array], Array | None]:
+        """Everything that can fail, before anything is changed."""
+        spaces = self.spaces
+        try:
+            row = {
+                "state": spaces.flatten(step.observation),
+                "action": spaces.check_action(step.action),
+            }
+            final = None
+            if step.final_observation is not None:
+                final = spaces.flatten(step.final_observation)
+        except ValueError as error:
+            raise StoreError(f"{_name(step)}: {error}") from error
+        penalty = np.asarray(step.grasp_penalty, np.float32)
+        if penalty.size == 0:
+            penalty = np.zeros(spaces.grippers, np.float32)
+        if penalty.shape != (spaces.grippers,):
+            raise StoreError(
+                f"{_name(step)}: grasp_penalty has shape {penalty.shape}, not ({spaces.grippers},)"
+            )
+        if not (np.isfinite(penalty).all() and np.isfinite(np.float32(step.reward))):
+            raise StoreError(f"{_name(step)}: reward or grasp_penalty is not finite")
+        row["grasp_penalty"] = penalty
+        return row, final
+
+    def _take_predecessor(self, step: Step) -> _Open | None:
+        """Close the stream's open step; return it if `step` is its successor."""
+        if step.stream not in self._streams:
+            self._streams.add(step.stream)
+            self._interrupt(step.stream)
+        previous = self._open.pop(step.stream, None)
+        if previous is None:
+            return None
+        follows = (
+            previous.serial == self._serial[previous.slot]
+            and step.seq == previous.seq + 1
+            and step.episode == previous.episode
+            and step.step == previous.step + 1
+        )
+        if not follows:
+            self._drop()
+            return None
+        return previous
+
+    def _interrupt(self, stream: str) -> None:
+        """A new session of an actor: what its former sessions left open stays incomplete."""
+        actor = stream.rpartition("/")[0]
+        for other in [s for s in self._open if actor and s.rpartition("/")[0] == actor]:
+            del self._open[other]
+            self._drop()
+
+    def _allocate(self) -> int:
+        slot = self._allocated % self.capacity
+        for view in self._views.values():
+            view.discard(slot)
+        self._serial[slot] = self._allocated
+        self._allocated += 1
+        return slot
+
+    def _write(self, slot: int, step: Step, row: dict[str, Array]) -> None:
+        values: dict[str, Any] = {
+            **row,
+            "reward": step.reward,
+            "mask": 0.0 if step.terminated else 1.0,
+            "truncated": step.truncated,
+            "intervened": step.intervened,
+            "demo": bool(step.flags & FLAG_DEMO),
+            "step": step.step,
+            "policy_version": step.policy_version,
+        }
+        for name, value in values.items():
+            self._columns[name][slot] = value
+        self._flags[slot] = step.flags
+
+    def _finish(self, slot: int, step: Step, final: Array | None) -> None:
+        """Complete the last step of an episode."""
+        if final is not None:
+            following = self._allocate()
+            self._columns["state"][following] = final
+            self._complete(slot, following)
+        elif step.terminated:
+            self._complete(slot, slot)  # never bootstrapped: any finite state will do
+        else:
+            self._drop()
+        if step.flags & self._exclude_flags:
+            return
+        if step.flags & FLAG_DEMO:
+            self._counts = replace(self._counts, demo_episodes=self._counts.demo_episodes + 1)
+        else:
+            self._counts = replace(self._counts, episodes=self._counts.episodes + 1)
+
+    def _complete(self, slot: int, following: int) -> None:
+        """The next observation of `slot` is in `following`: it can be sampled."""
+        self._next[slot] = following
+        flags = int(self._flags[slot])
+        if flags & self._exclude_flags:
+            return
+        demo = bool(self._columns["demo"][slot])
+        if not demo:
+            self._views["all"].add(slot)
+        if (demo or self._columns["intervened"][slot]) and not flags & self._demo_exclude_flags:
+            self._views["demo"].add(slot)
+
+    def _count(self, step: Step) -> None:
+        c = self._counts
+        if step.flags & self._exclude_flags:
+            self._counts = replace(c, excluded=c.excluded + 1)
+        elif step.flags & FLAG_DEMO:
+            self._counts = replace(c, demo=c.demo + 1)
+        else:
+            touched = c.intervened + bool(step.intervened)
+            self._counts = replace(c, online=c.online + 1, intervened=touched)
+
+    def _drop(self) -> None:
+        self._counts = replace(self._counts, dropped=self._counts.dropped + 1)
+
+
+def _name(step: Step) -> str:
+    return f"step {step.stream} seq {step.seq}"

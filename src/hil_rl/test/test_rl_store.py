@@ -1,0 +1,349 @@
+"""The episode store against a naive model, and its limits."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hil_rl.spaces import Spaces
+from hil_rl.store import (
+    FLAG_DEMO,
+    FLAG_EVALUATION,
+    FLAG_HELD,
+    FLAG_TAKEOVER,
+    FLAG_TELEOP_LOST,
+    Batch,
+    Counts,
+    EpisodeStore,
+    Step,
+    StoreError,
+)
+
+SPACES = Spaces(
+    {"position": ((2,), "float32"), "contact": ((), "bool"), "wrench": ((2, 1), "float64")},
+    action_dim=6,
+    grippers=1,
+)
+
+
+def observation(value: float) -> dict[str, np.ndarray]:
+    return {
+        "wrench": np.full((2, 1), value + 0.5),
+        "position": np.array([value, -value], np.float32),
+        "contact": np.array(int(value) % 2 == 0),
+        "camera": np.zeros(3, np.uint8),
+    }
+
+
+def state(value: float) -> list[float]:
+    return [value, -value, float(int(value) % 2 == 0), value + 0.5, value + 0.5]
+
+
+def make_step(value: int, stream: str = "arm/a", seq: int = 1, **fields: object) -> Step:
+    """A step whose every field follows from `value`."""
+    values: dict[str, object] = {
+        "episode": 0,
+        "step": seq - 1,
+        "policy_version": value % 7,
+        "observation": observation(value),
+        "action": np.append(np.linspace(-1, 1, 6) * (value % 10) / 10.0, value % 3 - 1.0),
+        "reward": value / 4.0,
+        "grasp_penalty": np.array([-(value % 5) / 8.0]),
+    }
+    return Step(stream=stream, seq=seq, **(values | fields))  # type: ignore[arg-type]
+
+
+class Model:
+    """Keeps every step for ever and works out the transitions from the definition."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.slots = 0
+        self.history: list[tuple[int, Step]] = []
+        self.closed: set[int] = set()  # indices in history that a new session interrupted
+
+    def add(self, step: Step) -> None:
+        if all(s.stream != step.stream for _, s in self.history):
+            actor = step.stream.split("/")[0]
+            for i, (_, other) in enumerate(self.history):
+                if other.stream.split("/")[0] == actor:
+                    self.closed.add(i)
+        self.history.append((self.slots, step))
+        self.slots += 1
+        if step.final_observation is not None and (step.terminated or step.truncated):
+            self.slots += 1
+
+    def next_state(self, i: int) -> list[float] | None:
+        _, step = self.history[i]
+        if step.terminated or step.truncated:
+            if step.final_observation is not None:
+                return state(float(step.final_observation["position"][0]))
+            return state(float(step.observation["position"][0])) if step.terminated else None
+        for j in range(i + 1, len(self.history)):
+            following = self.history[j][1]
+            if following.stream != step.stream:
+                continue
+            good = (
+                following.seq == step.seq + 1
+                and following.episode == step.episode
+                and following.step == step.step + 1
+                and not (i in self.closed and self.interrupted_between(i, j))
+            )
+            return state(float(following.observation["position"][0])) if good else None
+        return None
+
+    def interrupted_between(self, i: int, j: int) -> bool:
+        actor = self.history[i][1].stream.split("/")[0]
+        seen = {s.stream for _, s in self.history[: i + 1]}
+        between = {s.stream for _, s in self.history[i + 1 : j]} - seen
+        return any(name.split("/")[0] == actor for name in between)
+
+    def transitions(self, view: str) -> dict[float, tuple[Step, list[float]]]:
+        result = {}
+        for i, (slot, step) in enumerate(self.history):
+            following = self.next_state(i)
+            if slot < self.slots - self.capacity or following is None:
+                continue
+            if step.flags & FLAG_EVALUATION:
+                continue
+            demo = bool(step.flags & FLAG_DEMO)
+            held = step.flags & (FLAG_TAKEOVER | FLAG_HELD | FLAG_TELEOP_LOST)
+            chosen = not demo if view == "all" else (demo or step.intervened) and not held
+            if chosen:
+                result[float(step.observation["position"][0])] = step, following
+        return result
+
+    def counts(self) -> Counts:
+        steps = [step for _, step in self.history]
+        trained = [s for s in steps if not s.flags & FLAG_EVALUATION]
+        online = [s for s in trained if not s.flags & FLAG_DEMO]
+        demo = [s for s in trained if s.flags & FLAG_DEMO]
+        return Counts(
+            online=len(online),
+            intervened=sum(s.intervened for s in online),
+            demo=len(demo),
+            excluded=len(steps) - len(trained),
+            episodes=sum(s.terminated or s.truncated for s in online),
+            demo_episodes=sum(s.terminated or s.truncated for s in demo),
+        )
+
+
+EVENT = st.tuples(
+    st.sampled_from(["arm/a", "arm/b", "left/a", "right/a"]),
+    st.sampled_from(["step"] * 6 + ["gap", "abandon", "terminate", "truncate", "cut", "bare"]),
+    st.booleans(),
+    st.sampled_from([0] * 5 + [FLAG_DEMO, FLAG_EVALUATION, FLAG_TAKEOVER, FLAG_HELD | FLAG_DEMO]),
+)
+
+
+def history(events: list[tuple[str, str, bool, int]]) -> list[Step]:
+    """Steps as several actors would send them, with gaps, interruptions and all kinds of ends."""
+    steps = []
+    where: dict[str, tuple[int, int, int]] = {}  # stream -> last seq, episode, step
+    for value, (stream, kind, intervened, flags) in enumerate(events, 1):
+        seq, episode, number = where.get(stream, (0, 0, -1))
+        seq, number = seq + 1, number + 1
+        if kind == "gap":
+            seq, number = seq + 1, number + 1
+        if kind == "abandon":
+            episode, number = episode + 1, 0
+        step = make_step(
+            value, stream, seq, episode=episode, step=number, intervened=intervened, flags=flags
+        )
+        if kind in ("terminate", "truncate", "cut", "bare"):
+            step.terminated = kind in ("terminate", "bare")
+            step.truncated = kind in ("truncate", "cut")
+            if kind in ("terminate", "truncate"):
+                step.final_observation = observation(value + 1000)
+            episode, number = episode + 1, -1
+        where[stream] = seq, episode, number
+        steps.append(step)
+    return steps
+
+
+def assert_row(batch: Batch, row: int, step: Step, following: list[float]) -> None:
+    assert batch.state[row].tolist() == state(float(step.observation["position"][0]))
+    assert batch.next_state[row].tolist() == following
+    np.testing.assert_array_equal(batch.action[row], np.asarray(step.action, np.float32))
+    assert batch.reward[row] == np.float32(step.reward)
+    assert batch.mask[row] == (0.0 if step.terminated else 1.0)
+    assert batch.truncated[row] == step.truncated
+    assert batch.intervened[row] == step.intervened
+    assert batch.demo[row] == bool(step.flags & FLAG_DEMO)
+    assert batch.step[row] == step.step
+    assert batch.policy_version[row] == step.policy_version
+    np.testing.assert_array_equal(batch.grasp_penalty[row], np.float32(step.grasp_penalty))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EVENT, max_size=60), st.integers(2, 40), st.integers(0, 2**32 - 1))
+def test_every_field_of_every_transition(events: list, capacity: int, seed: int) -> None:
+    store, model = EpisodeStore(SPACES, capacity), Model(capacity)
+    for step in history(events):
+        store.add(step)
+        model.add(step)
+    rng = np.random.default_rng(seed)
+    for view in ("all", "demo"):
+        expected = model.transitions(view)
+        assert store.size(view) == len(expected)
+        if not expected:
+            with pytest.raises(StoreError, match="empty"):
+                store.sample(3, view, rng)
+            continue
+        everything = store.gather(store.slots(view))
+        assert sorted(everything.state[:, 0]) == sorted(expected)
+        for batch in (everything, store.sample(20, view, rng)):
+            for row in range(len(batch)):
+                assert_row(batch, row, *expected[float(batch.state[row, 0])])
+    counts = store.counts
+    assert Counts(**(vars(counts) | {"dropped": 0})) == model.counts()
+    open_now = sum(not (s.terminated or s.truncated) for _, s in model.history)
+    assert 0 <= counts.dropped <= open_now + sum(s.truncated for _, s in model.history)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(EVENT, max_size=60), st.integers(2, 20))
+def test_size_is_right_after_every_step(events: list, capacity: int) -> None:
+    store, model = EpisodeStore(SPACES, capacity), Model(capacity)
+    for step in history(events):
+        store.add(step)
+        model.add(step)
+        for view in ("all", "demo"):
+            assert store.size(view) == len(model.transitions(view))
+
+
+def test_dropped_steps_are_counted() -> None:
+    store = EpisodeStore(SPACES, 50)
+    store.add(make_step(1, seq=1))
+    store.add(make_step(2, seq=3))  # seq 2 was lost
+    assert store.counts.dropped == 1
+    store.add(make_step(3, stream="arm/b", seq=1))  # a new session of the same actor
+    assert store.counts.dropped == 2
+    store.add(make_step(4, stream="other/a", seq=1))
+    assert store.counts.dropped == 2
+    store.add(make_step(5, stream="other/a", seq=2, truncated=True))  # without an observation
+    assert store.counts.dropped == 3
+    assert store.size("all") == 1
+
+
+def test_steps_of_one_episode_share_a_number() -> None:
+    store = EpisodeStore(SPACES, 50)
+    for seq in (1, 2, 3):
+        store.add(make_step(seq, "arm/a", seq, terminated=seq == 3))
+        store.add(make_step(seq + 10, "left/a", seq, terminated=seq == 3))
+    batch = store.gather(np.sort(store.slots("all")))
+    assert batch.episode.tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_sampling_is_uniform_and_reproducible() -> None:
+    store = EpisodeStore(SPACES, 16)
+    for seq in range(1, 41):
+        store.add(make_step(seq, seq=seq))
+    batch = store.sample(15_000, "all", np.random.default_rng(0))
+    values, counts = np.unique(batch.state[:, 0], return_counts=True)
+    assert values.tolist() == list(range(25, 40))
+    assert np.abs(counts / 1000.0 - 1.0).max() < 0.15
+    again = store.sample(15_000, "all", np.random.default_rng(0))
+    np.testing.assert_array_equal(batch.slot, again.slot)
+
+
+def test_samples_are_copies() -> None:
+    store = EpisodeStore(SPACES, 4)
+    for seq in (1, 2, 3):
+        store.add(make_step(seq, seq=seq))
+    batch = store.sample(8, "all", np.random.default_rng(0))
+    before = store.gather(store.slots("all"))
+    for array in vars(batch).values():
+        array[:] = 0
+    after = store.gather(store.slots("all"))
+    np.testing.assert_array_equal(before.state, after.state)
+    np.testing.assert_array_equal(before.next_state, after.next_state)
+
+
+def test_sampling_into_rows_of_a_batch() -> None:
+    store = EpisodeStore(SPACES, 10)
+    for seq in (1, 2, 3):
+        store.add(make_step(seq, seq=seq, intervened=seq == 1))
+    batch = Batch.empty(6, SPACES)
+    store.sample(2, "demo", np.random.default_rng(0), out=batch.rows(0, 2))
+    store.sample(4, "all", np.random.default_rng(1), out=batch.rows(2, 6))
+    assert batch.state[:2, 0].tolist() == [1.0, 1.0]
+    np.testing.assert_array_equal(batch.next_state[:, 0], batch.state[:, 0] + 1)
+    with pytest.raises(StoreError, match="rows"):
+        store.sample(3, "all", np.random.default_rng(0), out=batch)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"observation": {"position": np.zeros(2), "contact": True}}, "no 'wrench'"),
+        ({"observation": observation(1) | {"position": np.zeros(3)}}, r"shape \(3,\)"),
+        ({"observation": observation(1) | {"position": np.array([0, np.nan])}}, "position"),
+        ({"final_observation": observation(1) | {"contact": np.array(np.inf)}}, "not finite"),
+        ({"action": np.zeros(6)}, r"shape \(6,\)"),
+        ({"action": np.full(7, np.nan)}, "not finite"),
+        ({"action": np.full(7, 1.01)}, r"\[-1, 1\]"),
+        ({"reward": float("nan")}, "reward"),
+        ({"grasp_penalty": np.zeros(2)}, "grasp_penalty has shape"),
+        ({"grasp_penalty": np.array([-np.inf])}, "grasp_penalty"),
+    ],
+)
+def test_bad_steps_are_refused_and_change_nothing(change: dict, reason: str) -> None:
+    store = EpisodeStore(SPACES, 10)
+    store.add(make_step(1, seq=1))
+    with pytest.raises(StoreError, match=reason) as error:
+        store.add(make_step(2, seq=2, **change))
+    assert "arm/a seq 2" in str(error.value)
+    assert store.counts == Counts(online=1)
+    store.add(make_step(3, seq=3))  # the refused step is a gap: step 1 has no known successor
+    store.add(make_step(4, seq=4))
+    assert store.gather(store.slots("all")).state[:, 0].tolist() == [3.0]
+
+
+def test_unknown_view_and_slot() -> None:
+    store = EpisodeStore(SPACES, 10)
+    with pytest.raises(StoreError, match="no view 'demos'"):
+        store.size("demos")  # type: ignore[arg-type]
+    store.add(make_step(1))
+    with pytest.raises(StoreError, match="slot 0"):
+        store.gather(np.array([0]))
+
+
+def test_sampling_from_another_thread() -> None:
+    """Whatever the interleaving, a sampled pair is consecutive and of one stream."""
+    store = EpisodeStore(SPACES, 64)
+    store.add(make_step(1, seq=1))
+    store.add(make_step(2, seq=2))
+    done = threading.Event()
+    failures: list[str] = []
+    rounds = 0
+
+    def read() -> None:
+        nonlocal rounds
+        rng = np.random.default_rng(0)
+        while not done.is_set():
+            batch = store.sample(64, "all", rng)
+            rounds += 1
+            wrong = batch.next_state[:, 0] != batch.state[:, 0] + 1
+            wrong |= batch.reward * 4 != batch.state[:, 0]
+            if wrong.any():
+                failures.append(f"{batch.state[wrong]} -> {batch.next_state[wrong]}")
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for value in range(3, 4000):
+        store.add(make_step(value, seq=value))
+    done.set()
+    thread.join(30.0)
+    assert rounds and not failures
+
+
+def test_nbytes_counts_what_is_allocated() -> None:
+    small, large = EpisodeStore(SPACES, 100).nbytes, EpisodeStore(SPACES, 1000).nbytes
+    assert large == 10 * small
+    per_step = small / 100
+    assert 4 * (5 + 7 + 1 + 1) <= per_step <= 4 * (5 + 7 + 1 + 1) + 120

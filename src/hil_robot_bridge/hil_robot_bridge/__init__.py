@@ -1,0 +1,1 @@
+"""Cartesian impedance bridge: command gate, drivers, gripper, recovery, state."""

@@ -1,0 +1,1 @@
+"""Drivers: what speaks to the robot's controller."""

@@ -1,0 +1,1 @@
+"""SpaceMouse, Joy and scripted expert to operator commands."""
