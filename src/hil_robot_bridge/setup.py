@@ -5,7 +5,7 @@ package = "hil_robot_bridge"
 setup(
     name=package,
     version="0.1.0",
-    packages=[package],
+    packages=[package, f"{package}.drivers"],
     package_data={package: ["py.typed"]},
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{package}"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -419,10 +419,27 @@ class Graph:
                     lambda: not self.missing(), "waiting", lambda: ", ".join(self.missing())
                 )
                 continue
+            seen = [port.state.count for port in self.ports.values()]
             refusal = self._try_acquire()
-            if not refusal:
+            # A bridge shows the arm when its lease changes, if it has seen the arm itself.
+            shown = partial(self._shown_as_owned, seen)
+            self.pause(
+                never if refusal else shown,
+                "waiting",
+                partial(str, refusal or "robot_state"),
+                at_most=_LEASE_RETRY,
+            )
+            if not refusal and shown():
                 return
-            self.pause(never, "waiting", partial(str, refusal), at_most=_LEASE_RETRY)
+
+    def _shown_as_owned(self, since: Sequence[int]) -> bool:
+        """Every arm's state was published since, and says that its lease is ours.
+
+        Args:
+            since: per arm, count of the states that tell nothing.
+        """
+        ports = self.ports.values()
+        return self.owned and all(p.state.count > n for p, n in zip(ports, since, strict=True))
 
     def pause(
         self,
@@ -716,7 +733,8 @@ class Graph:
     @property
     def owned(self) -> bool:
         """Every arm's lease is ours."""
-        return all(p.state.message.owner == self.session for p in self.ports.values())
+        states = [port.state.message for port in self.ports.values()]
+        return all(state is not None and state.owner == self.session for state in states)
 
     def _named_sources(self) -> list[tuple[str, Newest]]:
         sources = [
@@ -787,6 +805,7 @@ class Graph:
             np.array(state.dq),
             state.gripper_width,
             objects,
+            target=target,
         )
         for name in ("twist", "wrench", "q", "dq"):
             if not np.isfinite(getattr(reading, name)).all():

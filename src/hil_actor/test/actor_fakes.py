@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from rclpy.action import ActionClient, ActionServer, CancelResponse
+from rclpy.action import ActionClient, ActionServer
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Image
@@ -44,7 +44,17 @@ from hil_interfaces.srv import (
 from hil_tasks import Pose, Task
 from hil_tasks.geometry import step_towards
 
+T = TypeVar("T")
+
 SHARE = 0.6
+
+
+def populate(ros: Any, name: str, make: Callable[[Node], T]) -> T:
+    """What `make` builds on a node of its own, which is spun only when it is complete."""
+    node = Node(name, context=ros.context)
+    made = make(node)
+    ros.add(node)
+    return made
 
 
 class FakeRobot:
@@ -61,6 +71,7 @@ class FakeRobot:
         self.objects = task.sample_world(np.random.default_rng(0))
         self.mode = RobotState.MODE_HOLD
         self.stop_latched = False
+        self.operator_hold = False
         self.owner = ""
         self.compliance = "policy"
         self.recoveries = 0
@@ -128,6 +139,7 @@ class FakeRobot:
         response.ok, response.reason = not self.refuse_lease, self.refuse_lease
         if response.ok:
             self.owner = request.owner
+            self.publish()
         response.holder = self.owner
         return response
 
@@ -211,6 +223,7 @@ class FakeRobot:
         state = RobotState(
             mode=self.mode,
             stop_latched=self.stop_latched,
+            operator_hold=self.operator_hold,
             owner=self.owner,
             compliance=self.compliance,
             recoveries=self.recoveries,
@@ -341,8 +354,3 @@ class Recording:
     def said(self, phase: str, text: str) -> bool:
         """The actor was in this phase with these words."""
         return any(s.phase == phase and text in s.text for s in self.states)
-
-
-def accept_cancel(_: Any) -> CancelResponse:
-    """Cancel callback that accepts."""
-    return CancelResponse.ACCEPT

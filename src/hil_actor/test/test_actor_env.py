@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from rclpy.action import ActionServer, CancelResponse
+from rclpy.node import Node
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from actor_fakes import FakeOperator, FakeRobot
+from actor_fakes import FakeOperator, FakeRobot, populate
 
 import hil_tasks
 from hil_actor.control_step import Flag
 from hil_actor.env import RobotEnv
-from hil_actor.graph_io import GraphError
+from hil_actor.graph_io import GraphError, Stopped
 from hil_actor.params import EnvParams
+from hil_actor.poller import CallTimeout, Interrupted
+from hil_interfaces.action import ResetEpisode
 from hil_interfaces.msg import CommandResult, RobotState
+from hil_interfaces.srv import Advance
 
 
 @pytest.fixture
@@ -29,15 +35,17 @@ def make(ros):
 
     def make(task=None, **fields):
         task = task or hil_tasks.load("reach")
-        robot = FakeRobot(ros.node("robot"), task, fields.get("pace", "lockstep"))
+        pace = fields.get("pace", "lockstep")
+        robot = populate(ros, "robot", lambda node: FakeRobot(node, task, pace))
         fields = {"operator": "none", "answer_timeout_s": 20.0, **fields}
-        env = RobotEnv(EnvParams(**fields), task=task, node=ros.node("env"))
+        env = RobotEnv(EnvParams(**fields), task=task, node=Node("env", context=ros.context))
         opened.append(env)
         return env, robot
 
     yield make
     for env in opened:
         env.close()
+        env._node.destroy_node()
 
 
 @pytest.mark.filterwarnings("ignore:.*maximum value is infinity")
@@ -249,7 +257,7 @@ class Person:
 
 def test_takeover_holds_then_moves_then_gives_back(make, ros):
     env, robot = make(operator="optional", operator_barrier_s=20.0)
-    person = FakeOperator(ros.node("person"), Person({2, 3, 4}))
+    person = populate(ros, "person", lambda node: FakeOperator(node, Person({2, 3, 4})))
     ros.wait_for(lambda: env.graph.operator.present)
     env.reset(seed=0)
     action = np.array([1, 0, 0, 0, 0, 0], np.float32)
@@ -268,7 +276,11 @@ def test_takeover_holds_then_moves_then_gives_back(make, ros):
 
 def test_demonstration_has_no_takeover_hold(make, ros):
     env, _ = make(operator="required", operator_barrier_s=20.0)
-    FakeOperator(ros.node("person"), Person({0, 1, 3}, (0.0, 0.0, -0.5, 0.0, 0.0, 0.0)))
+    populate(
+        ros,
+        "person",
+        lambda node: FakeOperator(node, Person({0, 1, 3}, (0.0, 0.0, -0.5, 0.0, 0.0, 0.0))),
+    )
     env.demonstrating = True
     ros.wait_for(lambda: env.graph.operator.present)
     env.reset(seed=0)
@@ -280,7 +292,11 @@ def test_demonstration_has_no_takeover_hold(make, ros):
 
 def test_silent_operator_makes_the_step_hold(make, ros):
     env, _ = make(operator="optional", operator_barrier_s=0.3)
-    FakeOperator(ros.node("person"), lambda s: None if s.step == 1 else (True, [1.0] * 6))
+    populate(
+        ros,
+        "person",
+        lambda node: FakeOperator(node, lambda s: None if s.step == 1 else (True, [1.0] * 6)),
+    )
     ros.wait_for(lambda: env.graph.operator.present)
     env.reset(seed=0)
     steps = [env.control(np.ones(6, np.float32)) for _ in range(4)]
@@ -291,7 +307,7 @@ def test_silent_operator_makes_the_step_hold(make, ros):
 
 def test_locked_out_operator_is_not_waited_for(make, ros):
     env, _ = make(operator="optional", operator_barrier_s=60.0)
-    person = FakeOperator(ros.node("person"), Person(set(range(99))))
+    person = populate(ros, "person", lambda node: FakeOperator(node, Person(set(range(99)))))
     ros.wait_for(lambda: env.graph.operator.present)
     env.allow_operator(False)
     env.reset(seed=0)
@@ -300,6 +316,77 @@ def test_locked_out_operator_is_not_waited_for(make, ros):
     assert all(not s.flags and s.intervened == (False,) for s in steps)
     assert all(np.allclose(s.action, action, atol=1e-6) for s in steps)
     assert not person.answered
+
+
+def test_a_takeover_in_the_course_of_a_step_flags_that_step(make):
+    env, robot = make(operator="optional")
+    env.reset(seed=0)
+    robot.on_advance = lambda: setattr(robot, "operator_hold", True)
+    assert env.control(np.zeros(6, np.float32)).flags == Flag.TAKEOVER
+    env.allow_operator(False)
+    assert env.control(np.zeros(6, np.float32)).flags == Flag.HELD
+    robot.on_advance = lambda: setattr(robot, "operator_hold", False)
+    assert env.control(np.zeros(6, np.float32)).flags == 0
+
+
+def test_a_simulator_that_was_restarted_ends_the_episode(make):
+    env, robot = make()
+    env.reset(seed=0)
+    env.control(np.zeros(6, np.float32))
+    robot.stamp = 0
+    with pytest.raises(GraphError, match="restarted"):
+        env.control(np.zeros(6, np.float32))
+    observation, _ = env.reset(seed=0)
+    assert np.allclose(
+        observation["achieved"] * 0.1 + hil_tasks.reach.CENTRE, robot.pose.position, atol=1e-6
+    )
+
+
+def test_poses_in_a_foreign_frame_are_refused(make):
+    env, _ = make(base_frame="other")
+    with pytest.raises(GraphError, match="frame 'base'"):
+        env.reset(seed=0)
+
+
+def test_waits_can_be_broken_off_from_another_thread(make):
+    env, robot = make()
+    env.reset(seed=0)
+    robot.mute = True
+    timer = threading.Timer(0.1, env.poller.interrupt)
+    timer.start()
+    with pytest.raises(Interrupted):
+        env.control(np.zeros(6, np.float32))
+    env.poller.resume()
+    env.graph.stopping = lambda: True
+    robot.mode = RobotState.MODE_REFLEX
+    robot.mute = False
+    with pytest.raises(Stopped):
+        env.control(np.zeros(6, np.float32))
+
+
+def test_deadlines_of_services_and_actions(make, ros):
+    env, _ = make()
+    absent = env.poller.client(Advance, "nobody/advance")
+    with pytest.raises(CallTimeout, match="nobody/advance"):
+        env.poller.call(absent, Advance.Request(), 0.1)
+    action = env.poller.action(ResetEpisode, "nobody/reset")
+    with pytest.raises(CallTimeout, match="no action server nobody/reset"):
+        env.poller.run(action, ResetEpisode.Goal(), 0.1)
+
+    held = []
+    server = ActionServer(
+        ros.node("slow"),
+        ResetEpisode,
+        "nobody/reset",
+        lambda _: ResetEpisode.Result(),
+        handle_accepted_callback=held.append,
+        cancel_callback=lambda _: CancelResponse.ACCEPT,
+    )
+    ros.wait_for(action.server_is_ready)
+    with pytest.raises(CallTimeout, match="given up"):
+        env.poller.run(action, ResetEpisode.Goal(), 20.0, give_up=lambda: held)
+    ros.wait_for(lambda: held[0].is_cancel_requested)
+    server.destroy()
 
 
 def test_cameras_are_part_of_the_observation(make):
@@ -318,8 +405,8 @@ def test_realtime_steps_are_paced_and_a_stale_state_holds(make, ros):
     env, robot = make(task, pace="realtime", max_state_age_s=0.2)
     env.reset(seed=0)
     ages = [env.control(np.zeros(6, np.float32)) for _ in range(5)]
-    stamps = np.diff([a.stamp for a in ages])
-    assert (stamps > 0).all()
+    stamps = [a.stamp for a in ages]
+    assert stamps == sorted(stamps) and stamps[-1] > stamps[0]
     robot.lose_states = 10**6
     held = [env.control(np.full(6, 0.5, np.float32)) for _ in range(8)][-1]
     assert held.flags & Flag.STALE_OBSERVATION and held.flags & Flag.HELD
@@ -331,13 +418,16 @@ def test_realtime_steps_are_paced_and_a_stale_state_holds(make, ros):
 def test_realtime_operator_who_falls_silent_is_lost(make, ros):
     task = hil_tasks.load("reach", {"control_hz": 20.0})
     env, _ = make(task, pace="realtime", operator="optional", operator_silence_s=0.5)
-    person = FakeOperator(ros.node("person"), lambda _: None)
+    person = populate(ros, "person", lambda node: FakeOperator(node, lambda _: None))
     ros.wait_for(lambda: env.graph.operator.present)
     env.reset(seed=0)
     zero = np.zeros(6, np.float32)
     assert not env.control(zero).flags & Flag.TELEOP_LOST  # never heard: optional
-    person.say(True, [0.5] * 6)
-    ros.wait_for(lambda: env.control(zero).takeover)
+
+    def drives():
+        person.say(True, [0.5] * 6)
+        return env.control(zero).takeover
+
+    ros.wait_for(drives)
     ros.wait_for(lambda: env.control(zero).flags & Flag.TELEOP_LOST)
-    person.say(True, [0.5] * 6)
-    ros.wait_for(lambda: env.control(zero).takeover)
+    ros.wait_for(drives)

@@ -12,10 +12,11 @@ from rclpy.action import ActionClient
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from actor_fakes import FakeLearner, FakeOperator, FakeRobot, Recording
+from actor_fakes import FakeLearner, FakeOperator, FakeRobot, Recording, populate
 
 import hil_tasks
 from hil_actor.actor_node import ActorNode, policy_spaces
+from hil_common.params import override
 from hil_common.tensors import from_msgs
 from hil_interfaces.action import RunEpisodes
 from hil_interfaces.msg import Step
@@ -34,16 +35,17 @@ class Bench:
         self.file.write_text(f"task: reach\nmax_episode_steps: {EPISODE}\ncontrol_hz: 20.0\n")
         self.task = hil_tasks.load_file(self.file)
         self.fingerprint = self.task.spec.fingerprint()
-        self.recording = Recording(ros.node("recording"))
+        self.recording = populate(ros, "recording", Recording)
         self.robot: FakeRobot
         self.actor: ActorNode
-        self._helper = ros.node("helper")
-        self._episodes = ActionClient(self._helper, RunEpisodes, "actor/run_episodes")
+        self._episodes = populate(
+            ros, "helper", lambda node: ActionClient(node, RunEpisodes, "actor/run_episodes")
+        )
 
     def start(self, robot=True, **params):
         pace = params.get("pace", "lockstep")
         if robot:
-            self.robot = FakeRobot(self.ros.node("robot"), self.task, pace)
+            self.robot = populate(self.ros, "robot", lambda node: FakeRobot(node, self.task, pace))
         params = {
             "task_file": str(self.file),
             "run_id": "run",
@@ -52,17 +54,22 @@ class Bench:
             "flush_timeout_s": 0.2,
             **params,
         }
-        self.actor = self.ros.start(ActorNode, **params)
+        overrides = [override(name, value) for name, value in params.items()]
+        self.actor = ActorNode(context=self.ros.context, parameter_overrides=overrides)
+        self.actor.trigger_configure()
+        self.ros.add(self.actor)
+        self.actor.trigger_activate()
+        assert self.actor.active
         self.ros.wait_for(self._episodes.server_is_ready)
         return self.actor
 
     def learner(self, **options):
-        made = FakeLearner(self.ros.node("learner"), **options)
+        made = populate(self.ros, "learner", lambda node: FakeLearner(node, **options))
         self.ros.wait_for(made.policy_server_ready)
         return made
 
     def operator(self, script):
-        made = FakeOperator(self.ros.node("person"), script)
+        made = populate(self.ros, "person", lambda node: FakeOperator(node, script))
         self.ros.wait_for(lambda: self.actor._parts.env.graph.operator.present)
         return made
 
@@ -430,4 +437,4 @@ def test_realtime_training(bench):
     assert result.ok and result.steps == 2 * EPISODE
     bench.ros.wait_for(lambda: len(learner.steps) == 2 * EPISODE)
     stamps = [s.header.stamp.sec * 10**9 + s.header.stamp.nanosec for s in learner.steps]
-    assert (np.diff(stamps) > 0).all()
+    assert stamps == sorted(stamps) and stamps[-1] > stamps[0]

@@ -12,22 +12,28 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 from hil_bringup.cli import shared_memory
 
 GRACE = 5.0
 """Seconds between SIGINT and SIGKILL."""
+KILL_LIMIT = 30.0
+"""Seconds that the kernel may take on a busy machine to take a killed process apart."""
 
 
-def alive(group: int) -> bool:
-    """Tell whether a process group has a member that runs."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def alive(groups: Iterable[int]) -> bool:
+    """Tell whether a process of one of these groups runs (zombies do not count)."""
+    wanted = set(groups)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = path.read_text().rsplit(")", 1)[1].split()[:3]
+        except OSError:
+            continue
+        if int(group) in wanted and state not in ("Z", "X"):
+            return True
+    return False
 
 
 def send(group: int, number: int) -> None:
@@ -39,14 +45,13 @@ def send(group: int, number: int) -> None:
 
 
 def end(groups: set[int]) -> None:
-    """End process groups, kindly first."""
-    for group in groups:
-        send(group, signal.SIGINT)
-    limit = time.monotonic() + GRACE
-    while any(alive(group) for group in groups) and time.monotonic() < limit:
-        time.sleep(0.05)
-    for group in groups:
-        send(group, signal.SIGKILL)
+    """End process groups, kindly first; return when they are gone."""
+    for number, limit in ((signal.SIGINT, GRACE), (signal.SIGKILL, KILL_LIMIT)):
+        for group in groups:
+            send(group, number)
+        until = time.monotonic() + limit
+        while alive(groups) and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def main() -> None:
@@ -62,8 +67,6 @@ def main() -> None:
             groups.discard(group)
     if groups:
         end(groups)
-        # A lock is given back a moment after its process has ended.
-        time.sleep(shared_memory.MINIMUM_AGE)
         shared_memory.clean()
 
 

@@ -1,6 +1,7 @@
 """The environment of nodes and builds, and the clean-up of shared memory."""
 
 import fcntl
+import mmap
 import os
 import time
 from pathlib import Path
@@ -129,6 +130,17 @@ def test_only_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
         assert shared_memory.clean(tmp_path) == 0
         assert len(shared_memory.held(tmp_path)) == 6
         assert other.exists()
+
+
+def test_port_without_locks_is_kept_while_somebody_has_it_mapped(tmp_path: Path) -> None:
+    port = tmp_path / "fastrtps_port7000"
+    semaphore = tmp_path / "sem.fastrtps_port7000_mutex"
+    for path in (port, semaphore):
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (time.time() - 60,) * 2)
+    with port.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        assert shared_memory.leftovers(tmp_path) == []
+    assert shared_memory.clean(tmp_path) == 2
 
 
 def test_no_shared_memory_folder_is_no_error(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """hil_manager with real lifecycle nodes."""
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -15,6 +16,19 @@ from hil_bringup.manager_node import ManagerNode
 from hil_common import qos
 from hil_common.lifecycle import HilNode
 from hil_common.testing import Ros
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def name() -> str:
+    """A node name that no test before has used.
+
+    rclpy keeps lifecycle services of a destroyed node for a while; a second node of that name in
+    this process would not look ready.
+    """
+    return f"node_{next(NUMBERS)}"
 
 
 class Worker(HilNode):
@@ -60,30 +74,30 @@ def worker(ros: Ros, name: str) -> Worker:
 
 
 @pytest.mark.parametrize("manager_first", [True, False])
-def test_nodes_are_brought_up_in_any_order(ros: Ros, manager_first: bool) -> None:
+def test_nodes_are_brought_up_in_any_order(ros: Ros, name: str, manager_first: bool) -> None:
     watch = Watch(ros)
     if manager_first:
-        ros.start(ManagerNode, nodes=("/one", "/two"))
-        workers = [worker(ros, name) for name in ("two", "one")]
+        ros.start(ManagerNode, nodes=(f"/{name}_a", f"/{name}_b"))
+        workers = [worker(ros, n) for n in (f"{name}_b", f"{name}_a")]
     if not manager_first:
-        ros.start(ManagerNode, nodes=("/one", "/two"))
+        ros.start(ManagerNode, nodes=(f"/{name}_a", f"/{name}_b"))
     ros.wait_for(lambda: watch.ready)
     assert all(w.active for w in workers)
     ros.wait_for(lambda: watch.status == "all nodes active")
 
 
-def test_failed_configuration_is_reported_and_tried_again(ros: Ros) -> None:
-    watch, one = Watch(ros), worker(ros, "one")
+def test_failed_configuration_is_reported_and_tried_again(ros: Ros, name: str) -> None:
+    watch, one = Watch(ros), worker(ros, name)
     one.broken = True
-    ros.start(ManagerNode, nodes=("/one",))
+    ros.start(ManagerNode, nodes=(f"/{name}",))
     ros.wait_for(lambda: "no robot there" in watch.status)
     one.broken = False
     ros.wait_for(lambda: watch.ready)
 
 
-def test_fault_is_healed_and_the_reason_was_said(ros: Ros) -> None:
-    watch, one = Watch(ros), worker(ros, "one")
-    ros.start(ManagerNode, nodes=("/one",))
+def test_fault_is_healed_and_the_reason_was_said(ros: Ros, name: str) -> None:
+    watch, one = Watch(ros), worker(ros, name)
+    ros.start(ManagerNode, nodes=(f"/{name}",))
     ros.wait_for(lambda: watch.ready)
     one.fault("camera unplugged")
     ros.wait_for(lambda: not watch.ready)
@@ -91,9 +105,9 @@ def test_fault_is_healed_and_the_reason_was_said(ros: Ros) -> None:
     assert one.calls == ["setup", "start", "hold", "start"]
 
 
-def test_held_node_waits_for_retry(ros: Ros) -> None:
-    watch, bridge = Watch(ros), worker(ros, "bridge")
-    ros.start(ManagerNode, nodes=("/bridge",), hold_on_fault=("/bridge",))
+def test_held_node_waits_for_retry(ros: Ros, name: str) -> None:
+    watch, bridge = Watch(ros), worker(ros, name)
+    ros.start(ManagerNode, nodes=(f"/{name}",), hold_on_fault=(f"/{name}",))
     ros.wait_for(lambda: watch.ready)
     bridge.fault("reflex")
     ros.wait_for(lambda: "holds after a fault (reflex)" in watch.status)
@@ -102,6 +116,8 @@ def test_held_node_waits_for_retry(ros: Ros) -> None:
 
 
 WORKER = """
+import sys
+
 from hil_common.lifecycle import HilNode
 from hil_common.run import main
 
@@ -109,14 +125,14 @@ class Worker(HilNode):
     def on_start(self):
         print("started", flush=True)
 
-main(lambda: Worker("one"))
+main(lambda: Worker(sys.argv[1]))
 """
 
 
 @contextlib.contextmanager
-def worker_process(ros: Ros) -> Iterator["subprocess.Popen[str]"]:
+def worker_process(ros: Ros, name: str) -> Iterator["subprocess.Popen[str]"]:
     environment = {**os.environ, "ROS_DOMAIN_ID": str(ros.context.get_domain_id())}
-    command = [sys.executable, "-c", WORKER]
+    command = [sys.executable, "-c", WORKER, name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         line = process.stdout.readline()  # waits for the manager to activate it
@@ -125,11 +141,11 @@ def worker_process(ros: Ros) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def test_killed_and_restarted_process_is_brought_up_again(ros: Ros) -> None:
+def test_killed_and_restarted_process_is_brought_up_again(ros: Ros, name: str) -> None:
     watch = Watch(ros)
-    ros.start(ManagerNode, nodes=("/one",))
-    with worker_process(ros):
+    ros.start(ManagerNode, nodes=(f"/{name}",))
+    with worker_process(ros, name):
         ros.wait_for(lambda: watch.ready)
-    with worker_process(ros):
+    with worker_process(ros, name):
         ros.wait_for(lambda: watch.ready)
     ros.wait_for(lambda: not watch.ready)

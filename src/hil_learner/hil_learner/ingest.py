@@ -80,7 +80,7 @@ class StepLog(Protocol):
 class Store(Protocol):
     """The part of `hil_rl.store.EpisodeStore` that ingestion writes to."""
 
-    def add(self, step: Step) -> None:
+    def add(self, step: Step) -> Any:
         """Store a step."""
 
 

@@ -20,6 +20,7 @@ import torch
 import hil_tasks
 from hil_learner import curves, metrics
 from hil_learner.episodes import EpisodeStatistics, rates
+from hil_learner.first_batch import MeteredStore
 from hil_learner.ingest import Answer, Ingest, Request
 from hil_learner.metrics import Metrics
 from hil_learner.params import LearnerParams
@@ -30,7 +31,7 @@ from hil_learner.step_log import StepFile
 from hil_learner.training import Training, TrainingEvents, TrainingOptions
 from hil_rl.sac import SACAgent
 from hil_rl.spaces import Spaces
-from hil_rl.store import EpisodeStore, Step
+from hil_rl.store import Step
 from hil_rl.trainer import Trainer
 
 _RATE_WINDOW = 5.0
@@ -102,7 +103,7 @@ class Learner:
     ) -> None:
         params, spec = self.params, self.spec
         agent = SACAgent(spec.spaces, agent_config, params.seed)
-        self.store = EpisodeStore(spec.spaces, params.capacity)
+        self.store = MeteredStore(spec.spaces, params.capacity)
         self.statistics = EpisodeStatistics(on_episode=lambda _: None)
         versions = _NewestVersion()
         self._log = StepFile(self.folder.steps, spec.max_bytes, fsync=params.durability == "fsync")
@@ -114,6 +115,7 @@ class Learner:
             max_steps=params.max_insert_steps,
         )
         self.replayed = self.ingest.replay()
+        self.store.metering = True
         self.metrics = Metrics(
             self.folder.metrics, self.folder.tensorboard if params.tensorboard else None
         )
@@ -233,6 +235,7 @@ class Learner:
         self._closed = True
         try:
             self.training.close()
+            self.metrics.first_batches(self.store.take_first_batches())
             self.draw()
         finally:
             self.metrics.close()
@@ -246,8 +249,10 @@ class Learner:
             "policy_version": float(self.training.policy_version),
             "store_online": float(self.store.size("all")),
             "store_demo": float(self.store.size("demo")),
+            **self.store.first_batch_figures(),
         }
         self.metrics.training(updates, env_steps, {**figures, **extra})
+        self.metrics.first_batches(self.store.take_first_batches())
 
 
 def load_task(params: LearnerParams) -> hil_tasks.Task:

@@ -251,6 +251,7 @@ class LearnerNode(HilNode):
             policy_version=progress.policy_version,
             policy_age_s=f"{progress.policy_age_s:.1f}",
             refused=self._opened().ingest.counters.refused,
+            **{k: f"{v:.3g}" for k, v in self._opened().store.first_batch_figures().items()},
         )
         self._say_waiting(progress)
         self.diagnostics.warn("; ".join(self._problems(progress)))

@@ -1,5 +1,8 @@
 """Metrics of a run: one JSON line per episode and training period, and TensorBoard.
 
+Rows of kind first_batch tell for intervened steps (stream, seq) how long they waited in the store
+until a batch had them (s), and when that was (wall clock).
+
 A disk that does not take them stops nothing: the reason is kept in `Metrics.problem`.
 """
 
@@ -9,7 +12,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from hil_learner.episodes import Episode
+from hil_learner.first_batch import FirstBatch
 
 
 @dataclass
@@ -98,6 +102,19 @@ class Metrics:
         row = {"updates": updates, "env_steps": env_steps, **figures}
         self._write("training", row)
         self._scalars("learner", figures, updates)
+
+    def first_batches(self, steps: Iterable[FirstBatch]) -> None:
+        """Write when intervened steps were first sampled: one row per stream, if there are any."""
+        by_stream: dict[str, list[FirstBatch]] = {}
+        for step in steps:
+            by_stream.setdefault(step.stream, []).append(step)
+        for stream, rows in by_stream.items():
+            columns = {
+                "seq": [row.seq for row in rows],
+                "waited": [round(row.waited, 4) for row in rows],
+                "at": [round(row.at, 4) for row in rows],
+            }
+            self._write("first_batch", {"stream": stream, **columns})
 
     def close(self) -> None:
         """Flush and close."""

@@ -47,7 +47,7 @@ def test_cut_anywhere_only_unfinished_records_are_missing(tmp_path: Path) -> Non
         position += 8 + len(item)
         ends.append(position)
     torn = tmp_path / "torn"
-    for cut in range(len(whole) + 1):
+    for cut in range(0, len(whole) + 1, 3):
         torn.write_bytes(whole[:cut])
         log = StepFile(torn, 100)
         kept = sum(end <= cut for end in ends)

@@ -30,7 +30,7 @@ from hil_rl.sac import SACAgent
 from hil_rl.store import EpisodeStore, Step
 from hil_rl.trainer import Trainer
 
-GENEROUS = 30.0
+GENEROUS = 120.0
 SMALL = SACConfig(hidden=(16, 16), state_encoder=8)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -73,7 +74,7 @@ class MLPShape:
     activate_final: bool = True
     heads: int = 1
 
-    @property
+    @cached_property
     def layers(self) -> list[Layer]:
         """Layers in order."""
         layers = []

@@ -106,6 +106,8 @@ class SACConfig(_Base):
         target_subset: how many random critics the target minimum is over; 0 for all.
         actor_q: "mean" over the critics in the actor loss (HIL-SERL) or "min" (SAC).
         backup_entropy: subtract the entropy term in the critic target.
+        value_range: lowest and highest discounted return that is possible; critic targets are
+            clipped to it. Empty (HIL-SERL): no clipping. A sparse success reward has (0, 1).
         temperature_init: initial entropy temperature (softplus parametrised).
         target_entropy_scale: target entropy is -scale * action_dim / 2 (nats; negative: the
             temperature rises while the policy's entropy is below the target).
@@ -136,6 +138,7 @@ class SACConfig(_Base):
     target_subset: int = 0
     actor_q: str = "mean"
     backup_entropy: bool = False
+    value_range: tuple[float, ...] = ()
     temperature_init: float = 0.01
     target_entropy_scale: float = 1.0
     std_min: float = 1e-5
@@ -165,6 +168,15 @@ class SACConfig(_Base):
             f"target_subset {self.target_subset} is not in [0, ensemble {self.ensemble}]",
         )
         _require(self.actor_q in ("mean", "min"), f"actor_q {self.actor_q!r}: mean or min")
+        _require(
+            not self.value_range
+            or (len(self.value_range) == 2 and self.value_range[0] < self.value_range[1]),
+            f"value_range {self.value_range} must be empty or (low, high)",
+        )
+        _require(
+            not (self.value_range and self.backup_entropy),
+            "value_range bounds returns, backup_entropy adds to them: use one of the two",
+        )
         _require(self.temperature_init > 0.0, "temperature_init must be > 0")
         _require(
             0.0 < self.std_min < self.std_max,
@@ -195,6 +207,18 @@ class SACConfig(_Base):
 SAC_PRESETS: dict[str, dict[str, Any]] = {
     "hil_serl": {},
     "hil_serl_normalized": {"normalize": True, "input_bias": 1.0},
+    # For a sparse success reward and few steps: with HIL-SERL's two critics the values of states
+    # that were never solved settle near 0.8, and the actor has no gradient for thousands of steps.
+    # Four critics, the minimum in both losses and the known range of the return prevent that.
+    "sparse": {
+        "normalize": True,
+        "input_bias": 1.0,
+        "discount": 0.95,
+        "tau": 0.01,
+        "ensemble": 4,
+        "actor_q": "min",
+        "value_range": (0.0, 1.0),
+    },
 }
 """Preset name -> values that differ from the defaults."""
 

@@ -211,13 +211,12 @@ class MLP(nn.Module):
         input_bias: see `initial_parameters`.
     """
 
-    def __init__(
-        self, shape: MLPShape, rng: np.random.Generator, input_bias: float = 0.0
-    ) -> None:
+    def __init__(self, shape: MLPShape, rng: np.random.Generator, input_bias: float = 0.0) -> None:
         super().__init__()
         self.shape = shape
         for name, value in initial_parameters(shape, rng, input_bias).items():
             self.register_parameter(name, nn.Parameter(torch.from_numpy(value)))
+        self._in_order = tuple(self.parameters())  # walking the module takes a while
 
     def forward(
         self,
@@ -237,7 +236,7 @@ class MLP(nn.Module):
         Returns:
             (members, n, outputs).
         """
-        parameters: list[Tensor] = list(self.parameters())
+        parameters: Sequence[Tensor] = self._in_order
         if frozen:
             parameters = [p.detach() for p in parameters]
         if state.device.type == "cpu" and state.dtype == torch.float32 and not dropout:

@@ -23,7 +23,7 @@ class Adam:
     def __init__(self, network: nn.Module, learning_rate: float, clip: float = 0.0) -> None:
         named = dict(network.named_parameters())
         self._names = list(named)
-        self._parameters = list(named.values())
+        self._parameters: list[Tensor] = list(named.values())
         self._learning_rate = learning_rate
         self._clip = clip
         self._first = [torch.zeros_like(p, requires_grad=False) for p in self._parameters]

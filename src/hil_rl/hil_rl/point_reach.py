@@ -23,13 +23,13 @@ class PointReach:
     Attributes:
         seed: of points, goals and the expert's noise.
         grasp: the reward needs a closed gripper, too.
-        unit: factor of the positions in the observation.
+        fixed: the goal is always at (0.7, 0.3).
         limit: steps after which an episode is truncated.
     """
 
     seed: int
     grasp: bool = False
-    unit: float = 1.0
+    fixed: bool = False
     limit: int = 25
     point: Array = field(init=False, repr=False)
     goal: Array = field(init=False, repr=False)
@@ -46,12 +46,14 @@ class PointReach:
     def reset(self) -> Observation:
         """Start an episode at a random point with a random goal."""
         self.point, self.goal = self.rng.uniform(0.0, 1.0, (2, 2))
+        if self.fixed:
+            self.goal = np.array([0.7, 0.3])
         self.closed, self.count = 0.0, 0
         return self.observe()
 
     def observe(self) -> Observation:
         """Point and goal (and gripper)."""
-        seen: Observation = {"point": self.point * self.unit, "goal": self.goal * self.unit}
+        seen: Observation = {"point": self.point.copy(), "goal": self.goal.copy()}
         return seen | ({"closed": np.array(self.closed)} if self.grasp else {})
 
     def near(self, point: Array) -> bool:

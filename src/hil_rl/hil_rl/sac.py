@@ -191,7 +191,8 @@ class SACAgent:
         value = q.amin(0)
         if self.config.backup_entropy:
             value = value - F.softplus(self.raw_temperature.detach()) * next_density
-        return torch.addcmul(reward, discount, value)
+        target = torch.addcmul(reward, discount, value)
+        return target.clamp(*self.config.value_range) if self.config.value_range else target
 
     def _critic_loss(
         self, state: Tensor, action: Tensor, target: Tensor, terms: dict[str, Tensor]
@@ -344,4 +345,3 @@ class SACAgent:
         if problems:
             more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
             raise StateError(f"state does not fit: {'; '.join(sorted(problems)[:5])}{more}")
-

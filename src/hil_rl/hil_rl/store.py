@@ -268,8 +268,10 @@ class EpisodeStore:
         with self._lock:
             return self._view(view).members()
 
-    def add(self, step: Step) -> None:
-        """Store a step. Its transition can be sampled when its next observation has arrived.
+    def add(self, step: Step) -> int:
+        """Store a step and return its slot (see `Batch.slot`).
+
+        Its transition can be sampled when its next observation has arrived.
 
         A step that does not follow the stream's previous one (a gap in `seq` or `step`, another
         episode, another session of the same actor) leaves that one without a next observation:
@@ -301,6 +303,7 @@ class EpisodeStore:
                 self._open[step.stream] = _Open(
                     slot, serial, step.seq, step.episode, step.step, episode_id
                 )
+            return slot
 
     def sample(
         self, n: int, view: View, rng: np.random.Generator, out: Batch | None = None

@@ -13,7 +13,6 @@ from hil_rl import networks
 from hil_rl.architecture import LAYER_NORM_EPS, MLPShape, forward, initial_parameters
 from hil_rl.networks import MLP, Actor, _SquashedSample, plain_mlp
 
-
 SHAPES = {
     "actor": MLPShape(5, 12, (8, 7), encoder=6, heads=2),
     "no encoder": MLPShape(5, 12, (8, 7)),
@@ -162,7 +161,7 @@ def test_gradient_of_the_sample() -> None:
     std = log_std.clamp(-0.5, 0.8).exp()
     u = (mean + std * noise).double()
     normal = torch.distributions.Normal(mean.double(), std.double()).log_prob(u)
-    density = (normal - torch.log1p(-torch.tanh(u) ** 2)).sum(-1)
+    density = (normal - torch.log1p(-(torch.tanh(u) ** 2))).sum(-1)
     loss = (torch.tanh(u) * weight_action).sum() + (density * weight_density).sum()
     want_grad = torch.autograd.grad(loss, [mean, log_std])
     torch.testing.assert_close(got[1].double(), density, atol=1e-4, rtol=1e-4)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hil_rl.optim import Adam
 from torch import nn
+
+from hil_rl.optim import Adam
 
 
 def test_equals_torch_adam() -> None:

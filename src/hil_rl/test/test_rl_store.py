@@ -132,9 +132,12 @@ class Model:
         )
 
 
+CAPACITY = st.sampled_from([2, 3, 4, 7, 13, 40])
+SKIPS = ["lost", "seq", "number", "episode", "abandon"]
+ENDS = ["terminate", "truncate", "cut", "bare"]
 EVENT = st.tuples(
     st.sampled_from(["arm/a", "arm/b", "left/a", "right/a"]),
-    st.sampled_from(["step"] * 6 + ["gap", "abandon", "terminate", "truncate", "cut", "bare"]),
+    st.sampled_from(["step"] * 8 + SKIPS + ENDS),
     st.booleans(),
     st.sampled_from([0] * 5 + [FLAG_DEMO, FLAG_EVALUATION, FLAG_TAKEOVER, FLAG_HELD | FLAG_DEMO]),
 )
@@ -147,14 +150,14 @@ def history(events: list[tuple[str, str, bool, int]]) -> list[Step]:
     for value, (stream, kind, intervened, flags) in enumerate(events, 1):
         seq, episode, number = where.get(stream, (0, 0, -1))
         seq, number = seq + 1, number + 1
-        if kind == "gap":
-            seq, number = seq + 1, number + 1
-        if kind == "abandon":
-            episode, number = episode + 1, 0
+        seq += kind in ("lost", "seq")
+        number += kind in ("lost", "number")
+        episode += kind in ("episode", "abandon")
+        number = 0 if kind == "abandon" else number
         step = make_step(
             value, stream, seq, episode=episode, step=number, intervened=intervened, flags=flags
         )
-        if kind in ("terminate", "truncate", "cut", "bare"):
+        if kind in ENDS:
             step.terminated = kind in ("terminate", "bare")
             step.truncated = kind in ("truncate", "cut")
             if kind in ("terminate", "truncate"):
@@ -180,7 +183,7 @@ def assert_row(batch: Batch, row: int, step: Step, following: list[float]) -> No
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(EVENT, max_size=60), st.integers(2, 40), st.integers(0, 2**32 - 1))
+@given(st.lists(EVENT, max_size=60), CAPACITY, st.integers(0, 2**32 - 1))
 def test_every_field_of_every_transition(events: list, capacity: int, seed: int) -> None:
     store, model = EpisodeStore(SPACES, capacity), Model(capacity)
     for step in history(events):
@@ -206,7 +209,7 @@ def test_every_field_of_every_transition(events: list, capacity: int, seed: int)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(EVENT, max_size=60), st.integers(2, 20))
+@given(st.lists(EVENT, max_size=60), CAPACITY)
 def test_size_is_right_after_every_step(events: list, capacity: int) -> None:
     store, model = EpisodeStore(SPACES, capacity), Model(capacity)
     for step in history(events):
@@ -214,6 +217,17 @@ def test_size_is_right_after_every_step(events: list, capacity: int) -> None:
         model.add(step)
         for view in ("all", "demo"):
             assert store.size(view) == len(model.transitions(view))
+
+
+def test_step_that_overwrites_its_predecessor() -> None:
+    store = EpisodeStore(SPACES, 2)
+    store.add(make_step(1, "arm/a", 1))
+    store.add(make_step(2, "left/a", 1))
+    store.add(make_step(3, "arm/a", 2))  # takes the slot of the step that it follows
+    assert store.size("all") == 0 and store.counts.dropped == 1
+    store.add(make_step(4, "arm/a", 3))
+    batch = store.gather(store.slots("all"))
+    assert (batch.state[:, 0].tolist(), batch.next_state[:, 0].tolist()) == ([3.0], [4.0])
 
 
 def test_dropped_steps_are_counted() -> None:

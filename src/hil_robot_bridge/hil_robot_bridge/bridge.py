@@ -13,7 +13,7 @@ from typing import Protocol
 
 from hil_robot_bridge import motion
 from hil_robot_bridge.drivers.base import Driver, DriverError, Health, RobotMode
-from hil_robot_bridge.fibers import TimedOut
+from hil_robot_bridge.fibers import Promise, TimedOut
 from hil_robot_bridge.gate import Code, Command, Decision, Gate
 from hil_robot_bridge.lease import Answer
 from hil_robot_bridge.limits import Span
@@ -117,7 +117,7 @@ class Bridge:
         self.active = False
         self._wanted_preset = POLICY
         self._compliance_error = ""
-        self._applying = False
+        self._applying: Promise[None] | None = None
         self._lockstep = lockstep
         self._config = config or MotionConfig()
         self._on_change = on_change
@@ -242,7 +242,7 @@ class Bridge:
     @property
     def needs_compliance(self) -> bool:
         """Whether the wanted preset waits to be applied."""
-        return self.active and not self.preset and not self._applying and not self._health.text
+        return self.active and not self.preset and self._applying is None and not self._health.text
 
     async def ensure_compliance(self) -> None:
         """Apply the wanted preset if the controller does not have it for sure."""
@@ -271,16 +271,18 @@ class Bridge:
         return Outcome(True)
 
     async def _apply(self, preset: str) -> None:
-        if self._applying:
-            raise DriverError("another compliance preset is being applied")
-        self._applying, self.preset = True, ""
+        while self._applying is not None:
+            await self._applying
+        applying = self._applying = Promise[None]()
+        self.preset = ""
         self._compliance_error = f"compliance preset '{preset}' is being applied"
         self.refresh()
         try:
             await self.driver.set_compliance(self.spec.compliance[preset])
             self.preset, self._compliance_error = preset, ""
         finally:
-            self._applying = False
+            self._applying = None
+            applying.keep(None)
         self.refresh()
 
     # -- actions ---------------------------------------------------------------------------------

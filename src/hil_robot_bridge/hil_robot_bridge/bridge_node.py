@@ -150,6 +150,15 @@ class BridgeNode(HilNode):
         """Load the task, open driver, topics, services and actions."""
         self._load()
         self._open = True
+        try:
+            self._connect()
+        except Exception:
+            self.on_close()
+            raise
+        if self.gate.latch.latched:
+            self.get_logger().warning(f"software stop in force: {self.gate.latch.reason}")
+
+    def _connect(self) -> None:
         self._open_pacer()
         self.bridge = Bridge(
             self.spec, self.gate, self._driver, self._pacer, self._lockstep,
@@ -163,8 +172,6 @@ class BridgeNode(HilNode):
         self._every(_HOUSEKEEPING, self._keep_house)
         if not self._lockstep:
             self._every(1.0 / self.params.state_rate_hz, self._tick)
-        if self.gate.latch.latched:
-            self.get_logger().warning(f"software stop in force: {self.gate.latch.reason}")
 
     def on_start(self) -> None:
         """Follow commands from here on; until one comes, the arm holds."""
@@ -212,6 +219,7 @@ class BridgeNode(HilNode):
         has_gripper = spec.grippers[spec.arms.index(params.arm)]
         self._timeouts = Timeouts()
         self._entities: list[Callable[[], Any]] = []
+        self._actions: list[FiberAction] = []
         self._gripper_text = ""
         self._published = -math.inf
         self._driver = Ros2Control(
@@ -313,9 +321,12 @@ class BridgeNode(HilNode):
         self._entities += [functools.partial(self.destroy_service, each) for each in services]
 
     def _open_actions(self) -> None:
-        self._actions = [
+        self._motions = [
             FiberAction(self, ResetEpisode, "~/reset_episode", self._reset_episode),
             FiberAction(self, MoveTo, "~/move_to", self._move_to),
+        ]
+        self._actions = [
+            *self._motions,
             FiberAction(self, Recover, "~/recover", self._recover),
         ]
 
@@ -460,8 +471,8 @@ class BridgeNode(HilNode):
         before = self.lease.holder
         answer = self.lease.acquire(request.owner, request.name, to_ns(request.started))
         if answer.ok and before not in ("", request.owner):
-            for action in self._actions:
-                action.cancel_all()
+            for motion in self._motions:
+                motion.cancel_all()
             self.get_logger().info(f"{request.name or request.owner} takes over from {before}")
         response.ok, response.reason = answer.ok, answer.reason
         response.holder = self.lease.holder

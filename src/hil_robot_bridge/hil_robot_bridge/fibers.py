@@ -23,13 +23,13 @@ class TimedOut(Exception):
 
 
 class Promise(Generic[T]):
-    """A value that will be there once. Only the first answer counts."""
+    """A value that will be there once. Only the first answer counts; many may wait for it."""
 
     def __init__(self) -> None:
         self.done = False
         self._value: T | None = None
         self._error: Exception | None = None
-        self._resume: Callable[[], None] | None = None
+        self._waiting: list[Callable[[], None]] = []
 
     def keep(self, value: T) -> None:
         """Give the value; whoever waits goes on at once."""
@@ -43,9 +43,18 @@ class Promise(Generic[T]):
         if self.done:
             return
         self.done, self._value, self._error = True, value, error
-        resume, self._resume = self._resume, None
-        if resume is not None:
+        waiting, self._waiting = self._waiting, []
+        for resume in waiting:
             resume()
+
+    def when_done(self, resume: Callable[[], None]) -> None:
+        """Have something called once the promise is kept or has failed."""
+        self._waiting.append(resume)
+
+    def forget(self, resume: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        if resume in self._waiting:
+            self._waiting.remove(resume)
 
     def __await__(self) -> Generator[Promise[T], None, T]:
         if not self.done:
@@ -79,7 +88,7 @@ class Fiber:
             self._cancel_when_waiting = True
             return
         if self._waits_for is not None:
-            self._waits_for._resume = None
+            self._waits_for.forget(self._go_on)
         self._step(Cancelled())
 
     def _step(self, error: Exception | None) -> None:
@@ -102,7 +111,7 @@ class Fiber:
         elif waits_for.done:
             self._step(None)
         else:
-            waits_for._resume = self._go_on
+            waits_for.when_done(self._go_on)
 
     def _go_on(self) -> None:
         self._step(None)

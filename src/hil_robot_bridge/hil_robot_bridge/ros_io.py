@@ -228,9 +228,10 @@ class FiberAction:
 
     def destroy(self) -> None:
         """Stop what runs, with no answer to whoever asked, and close the server."""
-        self._closed = True
-        self.cancel_all()
-        self.server.destroy()
+        if not self._closed:
+            self._closed = True
+            self.cancel_all()
+            self.server.destroy()
 
     def _begin(self, handle: ServerGoalHandle) -> None:
         key = bytes(handle.goal_id.uuid)

@@ -22,7 +22,7 @@ class ArmState:
         twist: of the tool centre point, base axes, m/s and rad/s.
         wrench: external, on the tool centre point, base axes, N and Nm.
         q, dq: joint positions (rad) and velocities (rad/s).
-        gripper_width: gap between the fingers, m; NaN without a gripper.
+        gripper_width: gap between the fingers, m; 0 without a gripper.
     """
 
     stamp_ns: int
@@ -31,7 +31,7 @@ class ArmState:
     wrench: Six = (0.0,) * 6
     q: tuple[float, ...] = (0.0,) * 7
     dq: tuple[float, ...] = (0.0,) * 7
-    gripper_width: float = math.nan
+    gripper_width: float = 0.0
 
     def fault(self) -> str:
         """Why the state cannot be used; "" if it can."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,11 @@ class Client:
     def result(self, handle: Any) -> Any:
         return self.ros.result(handle.get_result_async()).result
 
+    def next(self) -> None:
+        """Wait for the next state."""
+        count = len(self.states)
+        self.ros.wait_for(lambda: len(self.states) > count, what="robot_state")
+
     def stop(self, stopped: bool) -> SetBool.Response:
         return self.call(SetBool, "set_stop", SetBool.Request(data=stopped))
 
@@ -123,11 +129,18 @@ class Client:
         message = OperatorCommand(session=session, seq=seq, arms=[ArmInput(engaged=engaged)])
         self.operator.publish(message)
 
+    def spun(self, *steps: Callable[[], Any]) -> None:
+        """Run something between two callbacks of the executor."""
+        for step in steps:
+            self.ros.result(self.ros.executor.create_task(step))
+
     def restart(self) -> None:
         """The bridge dies and a new one comes."""
-        self.ros.executor.remove_node(self.bridge)
-        self.bridge.trigger_shutdown()
-        self.bridge.destroy_node()
+        def die() -> None:
+            self.ros.executor.remove_node(self.bridge)
+            self.bridge.destroy_node()
+
+        self.spun(die)
         self.ros._nodes.remove(self.bridge)
         self.states.clear()
         self.bridge = self.ros.start(BridgeNode, **self.params)
@@ -516,20 +529,20 @@ def test_nodes_may_start_in_any_order(ros: Ros, make_robot: Any, tmp_path: Path)
 
 def test_a_bridge_that_is_not_active_moves_nothing(client: Client, robot: Any) -> None:
     client.acquire()
-    client.bridge.trigger_deactivate()
+    bridge = client.bridge
+    client.spun(bridge.trigger_deactivate)
     client.ready(RobotState.MODE_IDLE)
     held = client.send(client.command(0.004))
     assert held.status == CommandResult.HELD
     assert "not active" in held.reason
     result = client.result(client.act(ResetEpisode, "reset_episode", reset_goal()))
     assert not result.ok
-    client.bridge.trigger_activate()
+    client.spun(bridge.trigger_activate)
     client.ready()
     assert client.send(client.command(0.004)).status == CommandResult.ACCEPTED
-    client.bridge.trigger_deactivate()
-    client.bridge.trigger_cleanup()
-    client.bridge.trigger_configure()
-    client.bridge.trigger_activate()
+    client.spun(bridge.trigger_deactivate, bridge.trigger_cleanup)
+    client.spun(bridge.trigger_configure, bridge.trigger_activate)
+    client.ros.wait_for(client.advance.service_is_ready)
     client.step()
     client.ready()
 
@@ -549,8 +562,9 @@ def realtime(ros: Ros, robot: Any, tmp_path: Path) -> Client:
 
 def test_silence_of_the_actor_holds_the_arm(realtime: Client) -> None:
     realtime.acquire()
-    assert realtime.send(realtime.command(0.004)).status == CommandResult.ACCEPTED
-    realtime.ros.wait_for(lambda: realtime.state.mode == RobotState.MODE_MOVING)
+    while not any(state.mode == RobotState.MODE_MOVING for state in realtime.states):
+        assert realtime.send(realtime.command(0.001)).status <= CommandResult.CLIPPED
+        realtime.next()
     realtime.ros.wait_for(lambda: not realtime.state.command_fresh)
     assert realtime.ready().mode == RobotState.MODE_HOLD
     assert realtime.send(realtime.command(0.004)).status <= CommandResult.CLIPPED
@@ -617,7 +631,9 @@ def test_gripper_commands_dwell_and_never_block(with_gripper: Client, robot: Any
     client.ros.wait_for(lambda: client.bridge.gate.gripper_command == 0)
 
 
-def test_wrong_parameters_are_named(ros: Ros, robot: Any, tmp_path: Path) -> None:
+def test_an_arm_that_the_task_lacks_is_named(ros: Ros, robot: Any, tmp_path: Path) -> None:
     bridge = ros.make(BridgeNode, arm="left", stop_file=str(tmp_path / "stop"))
     bridge.trigger_configure()
     assert not bridge.active
+    bridge.diagnostics.publish()
+    assert "no arm 'left'" in bridge.diagnostics._error

@@ -63,17 +63,17 @@ class PegInsertParams:
     clearance: float = 0.0006
     block_height: float = 0.04
     hole_depth: float = 0.03
-    success_depth: float = 0.02
-    hole_range: float = 0.02
-    hole_yaw: float = 0.15
+    success_depth: float = 0.015
+    hole_range: float = 0.015
+    hole_yaw: float = 0.1
     estimate_error_min: float = 0.0015
     estimate_error: float = 0.0025
-    estimate_yaw_error: float = 0.02
-    start_range: float = 0.03
-    start_height: tuple[float, float] = (0.04, 0.06)
+    estimate_yaw_error: float = 0.01
+    start_range: float = 0.015
+    start_height: tuple[float, float] = (0.015, 0.03)
     start_tilt: float = 0.05
     start_yaw: float = 0.1
-    observe_target: bool = False
+    observe_target: bool = True
 
 
 class PegInsert(Task):
@@ -92,12 +92,12 @@ class PegInsert(Task):
         leash = Leash(translation=0.01, rotation=0.1)
         return TaskSpec(
             name=self.name,
-            max_episode_steps=100,
-            action_scale=ActionScale(translation=0.01, rotation=0.05),
+            max_episode_steps=60,
+            action_scale=ActionScale(translation=0.005, rotation=0.025),
             leash=leash,
-            workspace=Workspace(low=(x - 0.07, y - 0.07, inserted - 0.002),
-                                high=(x + 0.07, y + 0.07, start + 0.08)),
-            orientation=OrientationLimit(tabletop.TOOL_DOWN, cone=0.25, twist=0.5),
+            workspace=Workspace(low=(x - 0.05, y - 0.05, inserted - 0.002),
+                                high=(x + 0.05, y + 0.05, start + 0.05)),
+            orientation=OrientationLimit(tabletop.TOOL_DOWN, cone=0.12, twist=0.3),
             speed=tabletop.SPEED,
             reset=ResetSpec((x, y, start), tabletop.TOOL_DOWN, lift=0.06, linear_speed=0.15,
                             angular_speed=0.8),

@@ -21,7 +21,7 @@ NAMES = ("reach", "peg_insert")
 def reading_at(pose: Pose, objects: dict[str, Pose], **changes: Any) -> Reading:
     values: dict[str, Any] = {
         "twist": np.zeros(6), "wrench": np.zeros(6), "q": np.zeros(7), "dq": np.zeros(7),
-        "gripper_width": 0.0,
+        "gripper_width": 0.0, "target": pose,
     }
     return Reading(pose=pose, objects=objects, **(values | changes))
 
@@ -100,7 +100,7 @@ def test_the_target_can_be_observed():
     observation = task.observe(reading_at(start, objects, target=ahead))
     assert observation["command"] == pytest.approx([0.5, 0.0, -1.0, 0.0, 0.0, 0.0], abs=1e-5)
     with pytest.raises(ValueError, match="needs the target"):
-        task.observe(reading_at(start, objects))
+        task.observe(reading_at(start, objects, target=None))
 
 
 def test_peg_estimate_is_off_by_the_configured_distance():
@@ -142,12 +142,12 @@ def test_overrides_reach_nested_values():
     task = hil_tasks.load("peg_insert", {
         "max_episode_steps": 7,
         "compliance": {"policy": {"error_clip": [0.005] * 6}},
-        "params": {"start_height": [0.01, 0.02], "peg_length": 0.05},
+        "params": {"start_height": [0.005, 0.01], "peg_length": 0.045},
     })
     assert isinstance(task, PegInsert)
     assert task.spec.max_episode_steps == 7
     assert task.spec.compliance["policy"].error_clip == (0.005,) * 6
-    assert task.params.start_height == (0.01, 0.02)
+    assert task.params.start_height == (0.005, 0.01)
     # What follows from parameters follows from overridden ones too.
     default = hil_tasks.load("peg_insert")
     assert task.spec.reset.position[2] < default.spec.reset.position[2]

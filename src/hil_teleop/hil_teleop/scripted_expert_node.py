@@ -216,6 +216,7 @@ def _reading(robot: RobotState, objects: ObjectPoses) -> Reading:
             name: pose_from_msg(pose)
             for name, pose in zip(objects.names, objects.poses, strict=True)
         },
+        target=pose_from_msg(robot.target),
     )
 
 

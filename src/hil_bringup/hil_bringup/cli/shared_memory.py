@@ -1,7 +1,7 @@
 """Shared-memory files that killed Fast DDS processes leave in /dev/shm.
 
 A process holds an exclusive lock on `NAME_el` as long as it uses `NAME`; the kernel gives the lock
-back when the process ends, however it ends. So a file whose lock is free belongs to nobody.
+back when the process ends, however it ends. So files whose locks are free belong to nobody.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
-_LOCK = re.compile(r"((?:fastrtps|fastdds)_(?:[0-9a-f]{16}|port\d{1,5}))_(?:el|sl)")
-MINIMUM_AGE = 1.0
-"""Seconds; between making a lock file and locking it a process must not lose it."""
+_NAME = re.compile(
+    r"(?:sem\.)?((?:fastrtps|fastdds)_(?:[0-9a-f]{16}|port\d{1,5}))(?:_mutex)?(_el|_sl)?"
+)
+_MINIMUM_AGE = 1.0
+"""Seconds; between making a file and locking it a process must not lose it."""
 
 
 def leftovers(folder: Path = FOLDER) -> list[Path]:
     """Files of processes that are gone."""
-    return [path for group in _groups(folder).values() if _abandoned(group) for path in group]
+    return [path for group in _groups(folder) if _abandoned(group) for path in group]
 
 
 def clean(folder: Path = FOLDER) -> int:
@@ -38,31 +39,25 @@ def clean(folder: Path = FOLDER) -> int:
 
 def held(folder: Path = FOLDER) -> list[Path]:
     """Files of processes that run."""
-    return [path for group in _groups(folder).values() if not _abandoned(group) for path in group]
+    return [path for group in _groups(folder) if not _abandoned(group) for path in group]
 
 
-def _groups(folder: Path) -> dict[str, list[Path]]:
-    """Segment or port name → its files."""
+def _groups(folder: Path) -> list[list[Path]]:
+    """Files that belong together: a segment or port, its semaphore and its locks."""
     groups: dict[str, list[Path]] = {}
-    for path in _entries(folder):
-        match = _LOCK.fullmatch(path.name)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        match = _NAME.fullmatch(path.name)
         if match:
             groups.setdefault(match[1], []).append(path)
-    for name, group in groups.items():
-        for other in (folder / name, folder / f"sem.{name}_mutex"):
-            if other.exists():
-                group.append(other)
-    return groups
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    if folder.is_dir():
-        yield from sorted(folder.iterdir())
+    return list(groups.values())
 
 
 def _abandoned(group: list[Path]) -> bool:
-    locks = [path for path in group if _LOCK.fullmatch(path.name)]
-    return all(_free(path) for path in locks)
+    locks = [path for path in group if path.name.endswith(("_el", "_sl"))]
+    if locks:
+        return all(_free(path) for path in locks)
+    # A port has no lock while only its senders are there; it is in use while one has it mapped.
+    return all(_old(path) for path in group) and not any(_mapped(path) for path in group)
 
 
 def _free(path: Path) -> bool:
@@ -71,7 +66,7 @@ def _free(path: Path) -> bool:
     except (FileNotFoundError, PermissionError):
         return False
     try:
-        if time.time() - os.fstat(descriptor).st_mtime < MINIMUM_AGE:
+        if not _old(path):
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -79,3 +74,22 @@ def _free(path: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def _old(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime >= _MINIMUM_AGE
+    except FileNotFoundError:
+        return False
+
+
+def _mapped(path: Path) -> bool:
+    """Some process that may be looked at has the file mapped."""
+    name = str(path).encode() + b"\n"
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if name in maps.read_bytes():
+                return True
+        except OSError:
+            continue  # it has just ended, or is another user's
+    return False

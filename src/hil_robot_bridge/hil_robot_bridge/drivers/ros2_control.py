@@ -120,7 +120,7 @@ class Ros2Control:
         self._hardware: dict[str, str] = {}
         self._gripper: FrankaGripper | None = None
         self._fingers: PolledSubscription | None = None
-        self._gripper_width = math.nan
+        self._gripper_width = 0.0
         self._entities: list[Callable[[], Any]] = []
 
     # -- Driver ----------------------------------------------------------------------------------
