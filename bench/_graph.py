@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import rclpy
 import yaml
+from _figures import Report, StepMark
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from rclpy.context import Context
@@ -33,7 +34,6 @@ from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Bool, String
 
-from _figures import Report, StepMark
 from hil_common import qos
 from hil_interfaces.action import RunEpisodes
 from hil_interfaces.msg import Step
@@ -72,7 +72,9 @@ def options(description: str, steps: Mapping[str, tuple[int, str]]) -> argparse.
     return parser.parse_args()
 
 
-def main(benchmark: Callable[[argparse.Namespace, Report], None], chosen: argparse.Namespace) -> int:
+def main(
+    benchmark: Callable[[argparse.Namespace, Report], None], chosen: argparse.Namespace
+) -> int:
     """Run a benchmark; return the exit code. SIGTERM ends it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -97,12 +99,33 @@ class Setting:
     Attributes:
         task: overrides of the task, see config/tasks; with its name under "task".
         parameters: node -> parameters that differ from what the graph `sim` sets.
+        files: name -> content of YAML files; a parameter with such a name gets the file's path.
         arguments: of the graph `sim`.
     """
 
     task: Mapping[str, Any]
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> tuple[Path, dict[str, str]]:
+        """Write what the graph reads; return the task's file and the arguments."""
+        for name, content in self.files.items():
+            (folder / name).write_text(yaml.safe_dump(content))
+        task_file = folder / "task.yaml"
+        task_file.write_text(yaml.safe_dump(dict(self.task)))
+        overrides = {
+            node: {
+                "ros__parameters": {
+                    name: str(folder / value) if value in self.files else value
+                    for name, value in parameters.items()
+                }
+            }
+            for node, parameters in self.parameters.items()
+        }
+        path = folder / "parameters.yaml"
+        path.write_text(yaml.safe_dump(overrides))
+        return task_file, {"params_file": str(path), **self.arguments}
 
 
 @dataclass(frozen=True)
@@ -189,15 +212,8 @@ class RunningGraph:
 def running(setting: Setting, seed: int, keep: str | None, name: str) -> Iterator[Client]:
     """A graph that is ready, and its client; everything is stopped at the end."""
     with _folder(keep, name) as folder:
-        task_file = folder / "task.yaml"
-        task_file.write_text(yaml.safe_dump(dict(setting.task)))
-        arguments = {"seed": str(seed), **setting.arguments}
-        if setting.parameters:
-            file = folder / "parameters.yaml"
-            content = {n: {"ros__parameters": dict(p)} for n, p in setting.parameters.items()}
-            file.write_text(yaml.safe_dump(content))
-            arguments["params_file"] = str(file)
-        graph = RunningGraph(folder, task_file, arguments)
+        task_file, arguments = setting.write(folder)
+        graph = RunningGraph(folder, task_file, {"seed": str(seed), **arguments})
         client = None
         try:
             client = Client(graph)
@@ -212,8 +228,8 @@ def running(setting: Setting, seed: int, keep: str | None, name: str) -> Iterato
 @contextmanager
 def _folder(keep: str | None, name: str) -> Iterator[Path]:
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="hil-bench-") as path:
-            yield Path(path)
+        with tempfile.TemporaryDirectory(prefix="hil-bench-") as temporary:
+            yield Path(temporary)
         return
     path = Path(keep).absolute() / f"{name}-{time.strftime('%H%M%S')}"
     path.mkdir(parents=True)

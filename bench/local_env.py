@@ -21,7 +21,7 @@ from hil_tasks.task import Reading, Task
 
 Observation = dict[str, NDArray[Any]]
 
-ARRIVED = (0.004, 0.02)      # m, rad: close enough to the start of an episode
+ARRIVED = (0.004, 0.02)  # m, rad: close enough to the start of an episode
 RESET_PERIODS = 100
 
 
@@ -78,13 +78,18 @@ class LocalEnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self.reading = self.world.reading()
         return self._observe(), {}
 
-    def step(
-        self, action: NDArray[Any]
-    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """One control period. `info` has the executed "action" and "success"."""
         spec, world = self.spec_, self.world
-        scheme = (world.target, self.reading.pose, spec.action_scale, spec.action_frame,
-                  spec.reference, spec.leash.translation, spec.leash.rotation)
+        scheme = (
+            world.target,
+            self.reading.pose,
+            spec.action_scale,
+            spec.action_frame,
+            spec.reference,
+            spec.leash.translation,
+            spec.leash.rotation,
+        )
         target = self._limited(delta_to_target(action, *scheme))
         executed = target_to_delta(target, *scheme)
         world.set_target(target)

@@ -15,6 +15,7 @@ from statistics import fmean
 
 import _graph
 from _figures import Report, rate_with_resets, step_intervals
+
 from hil_interfaces.action import RunEpisodes
 
 CAMERAS = ["wrist", "side"]

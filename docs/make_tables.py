@@ -450,7 +450,9 @@ _PARAMETER_NOTE = """\
 Parameters are read when a node starts. A wrong name, type or value stops the node (exit code 2)
 with a message that names the parameter, the file it stands in and the nearest valid name. Where
 several files set a parameter, the last one wins: first the shipped file (`learner_file`, `robot`),
-then what the graph's arguments say, then `params_file`.
+then what the graph's arguments say, then `params_file`. Write the plain name of the node as the
+key (`learner:`, not `/learner:` and no wildcard): ROS applies files in order only among equal
+keys.
 """
 
 _CONTROLLER_NOTE = """\
@@ -537,12 +539,21 @@ def _parameters(name: str) -> str:
         doc = "can be set while it runs: a fault for tests. Name of a robot error, `user_stop`, "
         doc += "`guiding`, `released`, `lose_state`, `freeze CAMERA` or `thaw CAMERA`"
         rows.append((f"`{INJECT}`", "str", '`""`', doc))
-    rows = [(key, kind, _short(default), doc) for key, kind, default, doc in rows]
+    rows = [(key, kind, _yaml(default), _range_in_words(doc)) for key, kind, default, doc in rows]
     return f"### {name}\n\n{table(('parameter', 'type', 'default', 'meaning'), rows)}\n"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:40].rsplit(",", 1)[0] + ", ...`"
+def _yaml(default: str) -> str:
+    """A default as YAML has it; long lists are cut."""
+    text = {"`True`": "`true`", "`False`": "`false`"}.get(default, default)
+    cut = text.startswith("`[") and len(text) > 70
+    return text[:50].rsplit(",", 1)[0] + ", ...]`" if cut else text
+
+
+def _range_in_words(doc: str) -> str:
+    """Ranges with one end, and choices that may be empty, so that they can be read."""
+    doc = re.sub(r"\((\S+) to \)$", r"(at least \1)", doc)
+    return doc.replace("(one of , ", "(one of nothing, ")
 
 
 def _controller() -> str:

@@ -31,6 +31,7 @@ from rclpy.serialization import deserialize_message
 from std_msgs.msg import Bool, String
 
 from hil_bringup import processes
+from hil_bringup.cli import shared_memory
 from hil_bringup.graph import Node, graph
 from hil_common import qos
 from hil_common.tensors import from_msgs
@@ -94,6 +95,7 @@ class Domain:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not self.processes(), "killed processes to end")
+        shared_memory.clean()
         assert self._lock is not None
         self._lock.close()
 
@@ -142,23 +144,30 @@ class Domain:
 
     def segments(self) -> set[str]:
         """Names of the shared-memory segments and ports of DDS that the processes use."""
-        names: set[str] = set()
-        for pid in self.processes():
-            with suppress(OSError):
-                text = Path(f"/proc/{pid}/maps").read_text()
-                mapped = (line for line in text.splitlines() if str(_SHARED_MEMORY) in line)
-                names.update(name for line in mapped for name in _SEGMENT.findall(line))
-        return names
+        return set().union(*(_mapped(pid) for pid in self.processes()))
 
     @staticmethod
-    def files(segments: Iterable[str]) -> list[str]:
-        """Files in /dev/shm that belong to segments of these names."""
-        wanted = set(segments)
-        return [
-            path.name
-            for path in sorted(_SHARED_MEMORY.iterdir())
-            if (found := _SEGMENT.search(path.name)) and found[0] in wanted
-        ]
+    def left_over(segments: Iterable[str]) -> set[str]:
+        """Those of these segments that still exist although no process has them mapped.
+
+        Numbers of ports are given to the next process that wants one, also in other domains.
+        """
+        exist = {found[0] for p in _SHARED_MEMORY.iterdir() if (found := _SEGMENT.search(p.name))}
+        left = exist & set(segments)
+        if left:
+            pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+            left = left.difference(*(_mapped(pid) for pid in pids))
+        return left
+
+
+def _mapped(pid: int) -> set[str]:
+    """Names of the DDS segments that a process has mapped."""
+    try:
+        text = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return set()  # it has just ended, or is another user's
+    lines = (line for line in text.splitlines() if str(_SHARED_MEMORY) in line)
+    return {name for line in lines for name in _SEGMENT.findall(line)}
 
 
 class Graph:

@@ -77,7 +77,10 @@ def test_running_state_is_the_same(run: Run, first: Seen) -> None:
     graph.wait_for(lambda: watch.actor.phase == "waiting", "the actor to wait for a request")
     graph.wait_for(lambda: watch.learner.phase == "waiting", "the learner to wait for steps")
     graph.wait_for(lambda: set(graph.managed) <= set(watch.values), "everybody's diagnostics")
-    assert all(watch.values[name]["state"] == "active" for name in graph.managed)
+    graph.wait_for(
+        lambda: all(watch.values[name]["state"] == "active" for name in graph.managed),
+        "everybody's diagnostics to say active",
+    )
 
 
 def test_same_seed_same_demonstrations(run: Run, first: Seen) -> None:
@@ -107,7 +110,7 @@ def test_ctrl_c_leaves_nothing(run: Run) -> None:
     wait_for(lambda: not domain.processes(), "all processes to end", explain=graph.output)
     watch.close()
     if run.by_hil_up:
-        wait_for(lambda: not domain.files(segments), "shared memory to be gone")
+        wait_for(lambda: not domain.left_over(segments), "shared memory to be gone")
 
 
 def test_killed_hil_up_leaves_nothing(domain: Domain, tmp_path: Path) -> None:
@@ -121,4 +124,4 @@ def test_killed_hil_up_leaves_nothing(domain: Domain, tmp_path: Path) -> None:
         up.kill()
         up.wait()
         wait_for(lambda: not domain.processes(), "all processes to end", explain=graph.output)
-        wait_for(lambda: not domain.files(segments), "shared memory to be gone")
+        wait_for(lambda: not domain.left_over(segments), "shared memory to be gone")

@@ -280,6 +280,7 @@ class FakeLearner:
         self.run_id = run_id
         self.fingerprint = fingerprint
         self.steps: list[Step] = []
+        self.raw: list[bytes] = []
         self.last: dict[str, int] = {}
         self.requests = 0
         self.changed = threading.Condition()
@@ -302,7 +303,8 @@ class FakeLearner:
             for step in request.steps:
                 if step.seq == last + 1:
                     last += 1
-                    self.steps.append(deserialize_message(bytes(step.data), Step))
+                    self.raw.append(bytes(step.data))
+                    self.steps.append(deserialize_message(self.raw[-1], Step))
                 elif step.seq > last:
                     response.status = InsertSteps.Response.GAP
                     break

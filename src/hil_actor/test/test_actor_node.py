@@ -125,6 +125,7 @@ def test_training_episodes_are_streamed_in_order(bench):
     assert all(s.run_id == "run" and s.fingerprint == bench.fingerprint for s in learner.steps)
     assert all(s.policy_version == 0 and len(s.policy_action) == 6 for s in learner.steps)
     bench.steps(15)
+    assert bench.recording.raw == learner.raw
     assert len(bench.recording.episodes) == 3 and len(bench.feedback) == 3
     summary = bench.recording.episodes[-1]
     assert (summary.steps, summary.truncated, summary.mode) == (EPISODE, True, "train")

@@ -259,7 +259,8 @@ def _operator(
     values: SimpleNamespace, task: Mapping[str, ParameterValue], pace: str
 ) -> tuple[Node, ...]:
     if values.operator == "scripted_expert":
-        parameters = {**task, "pace": pace, "seed": values.seed}
+        expert = config_file("teleop/scripted_expert", "operator")
+        parameters = {**task, "pace": pace, "seed": values.seed, "expert_file": expert}
         return (
             Node(
                 "hil_teleop", "scripted_expert_node", "scripted_expert",

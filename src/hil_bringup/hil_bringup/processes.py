@@ -46,7 +46,8 @@ def parameter_files(node: Node, run_folder: Path) -> list[str]:
 
     path = run_folder / "parameters" / f"{process_name(node)}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without the leading slash, as people write it: rcl applies files in order only among equal keys.
+    # Without the leading slash, as people write it: rcl applies files in order only among equal
+    # keys.
     content = {node.full_name.lstrip("/"): {"ros__parameters": dict(node.parameters)}}
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     files.insert(len(node.parameter_files), str(path))

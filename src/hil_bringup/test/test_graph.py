@@ -153,7 +153,7 @@ def test_parameters_are_written_for_the_node_alone(tmp_path: Path) -> None:
     node = Node("p", "e", "actor", "left", parameters={"a": 1, "b": "1", "c": True, "d": 1e-5})
     (path,) = parameter_files(node, tmp_path)
     assert yaml.safe_load(Path(path).read_text()) == {
-        "/left/actor": {"ros__parameters": {"a": 1, "b": "1", "c": True, "d": 1e-5}}
+        "left/actor": {"ros__parameters": {"a": 1, "b": "1", "c": True, "d": 1e-5}}
     }
 
 

@@ -17,7 +17,6 @@ from hil_common import qos
 from hil_common.lifecycle import HilNode
 from hil_common.testing import Ros
 
-
 NUMBERS = itertools.count()
 
 
@@ -78,7 +77,8 @@ def test_nodes_are_brought_up_in_any_order(ros: Ros, name: str, manager_first: b
     watch = Watch(ros)
     if manager_first:
         ros.start(ManagerNode, nodes=(f"/{name}_a", f"/{name}_b"))
-        workers = [worker(ros, n) for n in (f"{name}_b", f"{name}_a")]
+        ros.wait_for(lambda: "not started" in watch.status)
+    workers = [worker(ros, n) for n in (f"{name}_b", f"{name}_a")]
     if not manager_first:
         ros.start(ManagerNode, nodes=(f"/{name}_a", f"/{name}_b"))
     ros.wait_for(lambda: watch.ready)

@@ -73,6 +73,10 @@ class Reference:
         members = self.agent.config.ensemble
         return [float(self.mlp(prefix, e, state, action)[0]) for e in range(members)]  # type: ignore[index]
 
+    def bounded(self, target: float) -> float:
+        limits = self.agent.config.value_range
+        return min(max(target, limits[0]), limits[1]) if limits else target
+
     def metrics(self, batch: Batch) -> dict[str, float]:
         c, spaces, n = self.agent.config, self.agent.spaces, len(batch)
         next_noise = self.noise(n)
@@ -93,7 +97,7 @@ class Reference:
             if c.backup_entropy:
                 value -= temperature * density1
             r = batch.reward[i] + c.reward_bias
-            y = r + c.discount * batch.mask[i] * value
+            y = self.bounded(r + c.discount * batch.mask[i] * value)
             critic += [(q - y) ** 2 for q in self.q("critic.", s, continuous)]
             a_new, density = self.sample(s, noise[i])
             q_new = self.q("critic.", s, a_new)
@@ -131,6 +135,7 @@ def scramble_targets(agent: SACAgent, seed: int = 5) -> None:
         {},
         {"actor_q": "min", "backup_entropy": True, "reward_bias": -0.5},
         {"ensemble": 5, "target_subset": 2, "grasp_activate_final": True},
+        {"value_range": [-0.2, 0.3]},
     ],
 )
 def test_losses(grippers: int, options: dict) -> None:

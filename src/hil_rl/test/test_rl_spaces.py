@@ -142,6 +142,9 @@ def test_configurations_survive_json(config: SACConfig) -> None:
         {"gradient_clip": -1.0},
         {"normalize_min_std": 0.0},
         {"input_bias": -1.0},
+        {"value_range": (1.0, 0.0)},
+        {"value_range": (0.0,)},
+        {"value_range": (0.0, 1.0), "backup_entropy": True},
         {"state_encoder": -1},
     ],
 )

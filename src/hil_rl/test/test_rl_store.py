@@ -187,7 +187,7 @@ def assert_row(batch: Batch, row: int, step: Step, following: list[float]) -> No
 def test_every_field_of_every_transition(events: list, capacity: int, seed: int) -> None:
     store, model = EpisodeStore(SPACES, capacity), Model(capacity)
     for step in history(events):
-        store.add(step)
+        assert store.add(step) == model.slots % capacity
         model.add(step)
     rng = np.random.default_rng(seed)
     for view in ("all", "demo"):

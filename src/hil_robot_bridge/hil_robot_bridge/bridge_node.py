@@ -40,11 +40,11 @@ from hil_robot_bridge.state import ArmState
 LOCKSTEP = "lockstep"
 REALTIME = "realtime"
 
-_HOUSEKEEPING = 0.2         # s; looking who is there, retries
-_DEADLINES = 0.05           # s; resolution of time-outs
-_STAMP_PERIODS = 2.5        # age of the observation that a command may answer, control periods
-_FEEDBACK_EVERY = 5         # periods of a motion per feedback message
-_AT_REST = 1.0              # s after which robot_state is repeated while time stands still
+_HOUSEKEEPING = 0.2  # s; looking who is there, retries
+_DEADLINES = 0.05  # s; resolution of time-outs
+_STAMP_PERIODS = 2.5  # age of the observation that a command may answer, control periods
+_FEEDBACK_EVERY = 5  # periods of a motion per feedback message
+_AT_REST = 1.0  # s after which robot_state is repeated while time stands still
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,11 @@ class BridgeNode(HilNode):
     def _connect(self) -> None:
         self._open_pacer()
         self.bridge = Bridge(
-            self.spec, self.gate, self._driver, self._pacer, self._lockstep,
+            self.spec,
+            self.gate,
+            self._driver,
+            self._pacer,
+            self._lockstep,
             on_change=self._publish_state,
         )
         self._open_topics()
@@ -223,7 +227,10 @@ class BridgeNode(HilNode):
         self._gripper_text = ""
         self._published = -math.inf
         self._driver = Ros2Control(
-            self, self._driver_config(has_gripper), params.base_frame, self._lockstep,
+            self,
+            self._driver_config(has_gripper),
+            params.base_frame,
+            self._lockstep,
             self._timeouts,
         )
         self.lease = Lease()
@@ -293,9 +300,7 @@ class BridgeNode(HilNode):
 
     def _open_topics(self) -> None:
         self._state_publisher = self.create_publisher(RobotState, "robot_state", qos.STATE)
-        self._result_publisher = self.create_publisher(
-            CommandResult, "command_result", qos.RESULT
-        )
+        self._result_publisher = self.create_publisher(CommandResult, "command_result", qos.RESULT)
         command = self.subscribe(ArmCommand, "arm_command", self._on_command, qos.COMMAND)
         operator = self.subscribe(
             OperatorCommand, "operator_command", self._on_operator, qos.OPERATOR

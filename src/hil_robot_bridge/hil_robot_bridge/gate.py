@@ -24,9 +24,9 @@ from hil_robot_bridge.poses import Quaternion, RigidPose, Vector3, all_finite
 from hil_robot_bridge.state import ArmState
 
 _NORM_TOLERANCE = 1e-3
-_PLAUSIBLE = 10.0           # m; nothing within reach has larger coordinates
+_PLAUSIBLE = 10.0  # m; nothing within reach has larger coordinates
 _REMEMBERED_OWNERS = 64
-_BURST_PERIODS = 1.5        # what a late command may catch up on, in control periods
+_BURST_PERIODS = 1.5  # what a late command may catch up on, in control periods
 
 
 class Status(IntEnum):
@@ -501,8 +501,10 @@ class _Budget:
         self._at = now
         if passed > 0.0:
             self._left = Span(
-                min(self._most.translation, self._left.translation
-                    + self._speed.translation * passed),
+                min(
+                    self._most.translation,
+                    self._left.translation + self._speed.translation * passed,
+                ),
                 min(self._most.rotation, self._left.rotation + self._speed.rotation * passed),
             )
         return self._left

@@ -219,9 +219,7 @@ def _limit_position(
     return goal, way
 
 
-def _leash_position(
-    limits: Limits, point: Vector3, measured: RigidPose, leash: float
-) -> Vector3:
+def _leash_position(limits: Limits, point: Vector3, measured: RigidPose, leash: float) -> Vector3:
     """Point on the way to the measured position, within the leash."""
     origin = measured.position
     offset = (point[0] - origin[0], point[1] - origin[1], point[2] - origin[2])
@@ -271,9 +269,7 @@ def _limit_orientation(
         if "leash" not in clipped and angle_between(leashed, goal) > TOLERANCE:
             clipped.append("leash")
         goal = leashed
-    start = _leash_orientation(
-        limits, target.quaternion, measured, leash.rotation, cone, twist
-    )
+    start = _leash_orientation(limits, target.quaternion, measured, leash.rotation, cone, twist)
     way = angle_between(start, goal)
     allowed = min(limits.step.rotation, budget.rotation)
     if way > allowed:

@@ -15,8 +15,8 @@ from hil_robot_bridge.poses import RigidPose, angle_between, distance, interpola
 Targets = Generator[RigidPose, RigidPose, None]
 """Yields wanted targets; is sent the applied ones."""
 
-_SAME = Span(1e-6, 1e-6)    # m, rad: two poses that count as one
-_LEAST_RATE = 0.1           # of the full speed, so that the ramp comes to its end
+_SAME = Span(1e-6, 1e-6)  # m, rad: two poses that count as one
+_LEAST_RATE = 0.1  # of the full speed, so that the ramp comes to its end
 
 
 def to_go(pose: RigidPose, goal: RigidPose) -> Span:

@@ -14,8 +14,8 @@ from hil_robot_bridge.drivers.base import DriverError
 from hil_robot_bridge.fibers import Promise, TimedOut, Timeouts
 from hil_robot_bridge.ros_io import call
 
-_ADVANCE_TIMEOUT = 10.0     # s of real time for one control period of a simulator
-_STATE_TIMEOUT = 0.5        # s until a state that was lost on its way is asked for again
+_ADVANCE_TIMEOUT = 10.0  # s of real time for one control period of a simulator
+_STATE_TIMEOUT = 0.5  # s until a state that was lost on its way is asked for again
 _STATE_ATTEMPTS = 4
 
 

@@ -72,7 +72,6 @@ class FakeRobot(HilNode):
         self.lose = 0
         self.advances: list[Advance.Request] = []
         self.gripper_goals: list[Any] = []
-        self.gripper_succeeds = True
         self.stamp_ns = NANOSECONDS
         self._waiting: list[tuple[int, Promise[None]]] = []
         self._never: list[Promise[None]] = []

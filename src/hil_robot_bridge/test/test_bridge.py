@@ -90,8 +90,13 @@ class World:
         self.by_hand = False
         self.waiting: Promise[None] | None = None
         self.bridge = Bridge(
-            SPEC, self.gate, self.driver, self, lockstep=True,
-            on_change=self._changed, clock=lambda: self.wall,
+            SPEC,
+            self.gate,
+            self.driver,
+            self,
+            lockstep=True,
+            on_change=self._changed,
+            clock=lambda: self.wall,
         )
         self.stamp_ns = 1_000_000_000
         self.measured = START

@@ -41,7 +41,10 @@ class Rig:
         self.inject_client = self.node.create_client(SetParameters, "/hil_sim/set_parameters")
         self.sim = ros.start(SimNode, task="peg_insert", pace=pace, cameras=("side",))
         self.bridge = ros.start(
-            BridgeNode, pace=pace, stop_file=str(tmp_path / "stop"), state_timeout=5.0,
+            BridgeNode,
+            pace=pace,
+            stop_file=str(tmp_path / "stop"),
+            state_timeout=5.0,
             status_timeout=5.0,
         )
         self.actions = {

@@ -76,8 +76,14 @@ def test_what_is_no_such_message_is_refused() -> None:
 def test_every_gain_and_clip_is_set() -> None:
     values = crisp.parameters(SPEC.compliance["policy"])
     axes = ("x", "y", "z")
-    for stem in ("task.k_pos_", "task.d_pos_", "task.k_rot_", "task.d_rot_", "task.error_clip.",
-                 "task.error_clip.r"):
+    for stem in (
+        "task.k_pos_",
+        "task.d_pos_",
+        "task.k_rot_",
+        "task.d_rot_",
+        "task.error_clip.",
+        "task.error_clip.r",
+    ):
         assert all(f"{stem}{axis}" in values for axis in axes)
     assert values["nullspace.damping"] >= 0.0
     assert values["limit_error"] is True

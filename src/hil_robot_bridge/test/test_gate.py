@@ -425,12 +425,8 @@ def test_an_own_motion_may_leave_the_margin_its_own_way() -> None:
     assert arm.gate.motion(away, arm.now).code == Code.JOINT_LIMIT
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper"), [((-1.0,), (1.0, 1.0)), ((-0.05,), (0.05,))]
-)
-def test_joint_limits_must_make_sense(
-    lower: tuple[float, ...], upper: tuple[float, ...]
-) -> None:
+@pytest.mark.parametrize(("lower", "upper"), [((-1.0,), (1.0, 1.0)), ((-0.05,), (0.05,))])
+def test_joint_limits_must_make_sense(lower: tuple[float, ...], upper: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="joint limits"):
         JointGuard(lower, upper, 0.1)
 

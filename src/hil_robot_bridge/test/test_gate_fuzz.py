@@ -58,8 +58,9 @@ class Arm:
     kinds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        limits = Limits(LOW, HIGH, REFERENCE, self.cone, self.twist, LEASH, self.leash_in_tool,
-                        STEP, SPEED)
+        limits = Limits(
+            LOW, HIGH, REFERENCE, self.cone, self.twist, LEASH, self.leash_in_tool, STEP, SPEED
+        )
         config = GateConfig("base", limits, PERIOD)
         lease = Lease()
         lease.acquire("owner", "actor", 1)
@@ -414,9 +415,31 @@ def own_motion(arm: Arm) -> None:
 
 
 KINDS = (
-    good, good, good, far, huge, not_finite, zero_quaternion, unnormalised, nearly_normalised,
-    wrong_frame, future, stale, before_the_last, replayed, stranger, unknown_mode, bad_gripper,
-    hold, burst, outward, tumble, broken_state, takeover, stop, own_motion,
+    good,
+    good,
+    good,
+    far,
+    huge,
+    not_finite,
+    zero_quaternion,
+    unnormalised,
+    nearly_normalised,
+    wrong_frame,
+    future,
+    stale,
+    before_the_last,
+    replayed,
+    stranger,
+    unknown_mode,
+    bad_gripper,
+    hold,
+    burst,
+    outward,
+    tumble,
+    broken_state,
+    takeover,
+    stop,
+    own_motion,
 )
 
 
@@ -449,7 +472,11 @@ def test_fuzzed_commands_keep_every_promise() -> None:
     assert sum(total.values()) >= COMMANDS
     met = {Code(code) for code in total}
     expected = set(Code) - {
-        Code.NO_LEASE, Code.NO_STATE, Code.BUSY, Code.BLOCKED, Code.JOINT_LIMIT,
+        Code.NO_LEASE,
+        Code.NO_STATE,
+        Code.BUSY,
+        Code.BLOCKED,
+        Code.JOINT_LIMIT,
         Code.GRIPPER_DWELL,
     }
     assert expected <= met

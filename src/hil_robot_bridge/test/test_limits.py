@@ -158,8 +158,15 @@ def test_the_way_stays_inside_the_cone() -> None:
         start, goal = (RigidPose((0.5, 0.5, 0.5), q) for q in ends)
         angle = source.uniform(0.0, 1.0) * angle_between(*ends)
         bounds = Limits(
-            (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), DOWN, cone + 1e-9, twist + 1e-9,
-            Span(9.0, 9.0), False, Span(9.0, angle), Span(1.0, 1.0),
+            (0.0, 0.0, 0.0),
+            (1.0, 1.0, 1.0),
+            DOWN,
+            cone + 1e-9,
+            twist + 1e-9,
+            Span(9.0, 9.0),
+            False,
+            Span(9.0, angle),
+            Span(1.0, 1.0),
         )
         if angle_between(*ends) > 1e-3:
             direct = slerp(*ends, angle / angle_between(*ends))
@@ -184,8 +191,15 @@ def test_limits_of_a_task() -> None:
 
 def test_reasons_name_the_limits() -> None:
     bounds = Limits(
-        (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), DOWN, 0.3, 0.3, Span(0.1, 0.1), False,
-        Span(0.05, 0.05), Span(1.0, 1.0),
+        (0.0, 0.0, 0.0),
+        (1.0, 1.0, 1.0),
+        DOWN,
+        0.3,
+        0.3,
+        Span(0.1, 0.1),
+        False,
+        Span(0.05, 0.05),
+        Span(1.0, 1.0),
     )
     at = RigidPose((0.9, 0.5, 0.5), DOWN)
     turned = RigidPose((0.9, 0.5, 0.5), product(from_rotation_vector((0.9, 0.0, 0.0)), DOWN))
@@ -196,5 +210,7 @@ def test_reasons_name_the_limits() -> None:
     away = RigidPose((0.3, 0.5, 0.5), DOWN)
     assert limit(bounds, at, away, at, INFINITE).clipped == ("leash", "step limit")
     assert limit(bounds, at, turned, at, INFINITE).clipped == (
-        "orientation cone", "leash", "step limit",
+        "orientation cone",
+        "leash",
+        "step limit",
     )

@@ -24,7 +24,14 @@ TURNED = product(from_rotation_vector((0.0, 0.0, 0.4)), DOWN)
 B = RigidPose((0.6, 0.1, 0.2), TURNED)
 SPEED = Span(0.1, 0.5)
 LIMITS = Limits(
-    (0.3, -0.2, 0.0), (0.7, 0.2, 0.4), DOWN, 0.3, 0.5, Span(0.02, 0.2), False, Span(1.0, 1.0),
+    (0.3, -0.2, 0.0),
+    (0.7, 0.2, 0.4),
+    DOWN,
+    0.3,
+    0.5,
+    Span(0.02, 0.2),
+    False,
+    Span(1.0, 1.0),
     Span(1.0, 1.0),
 )
 
@@ -35,8 +42,7 @@ def run(path: Targets, start: RigidPose, share: float = 1.0) -> list[RigidPose]:
     wanted = next(path, None)
     while wanted is not None:
         step = tuple(
-            a + (b - a) * share
-            for a, b in zip(way[-1].position, wanted.position, strict=True)
+            a + (b - a) * share for a, b in zip(way[-1].position, wanted.position, strict=True)
         )
         last = to_go(wanted, B).translation < 1e-9
         applied = wanted if share == 1.0 or last else RigidPose(step, wanted.quaternion)

@@ -40,8 +40,11 @@ class CameraPublisher:
 
     def publish(self, stamp: Time) -> None:
         """Render and publish what is subscribed to. Always call it from one thread."""
-        wanted = [name for name, publisher in self._publishers.items()
-                  if publisher.get_subscription_count() and name not in self.frozen]
+        wanted = [
+            name
+            for name, publisher in self._publishers.items()
+            if publisher.get_subscription_count() and name not in self.frozen
+        ]
         if not wanted:
             return
         if self._renderer is None:

@@ -92,7 +92,11 @@ class Companions:
         service_server = ServiceServerNode(world, state, lock, **options)
         action_server = ActionServerNode(state, lock, **options)
         self._nodes: list[Node] = [
-            self.controller, self.manager, self.gripper, service_server, action_server,
+            self.controller,
+            self.manager,
+            self.gripper,
+            service_server,
+            action_server,
         ]
         self._executor = SingleThreadedExecutor(context=context)
         for node in self._nodes:
@@ -133,7 +137,8 @@ class ControllerNode(Node):
 
     def _check(self, parameters: list[Parameter]) -> SetParametersResult:
         problems = [
-            text for parameter in parameters
+            text
+            for parameter in parameters
             if parameter.name in crisp.SETTINGS
             and (text := crisp.problem(parameter.name, parameter.value))
         ]
@@ -183,8 +188,9 @@ class ControllerManagerNode(Node):
         self, _: ListControllers.Request, response: ListControllers.Response
     ) -> ListControllers.Response:
         for name, state in self._state.controllers.items():
-            entry = ControllerState(name=name, state=state, type=_CONTROLLER_TYPES[name],
-                                    update_rate=1000)
+            entry = ControllerState(
+                name=name, state=state, type=_CONTROLLER_TYPES[name], update_rate=1000
+            )
             if name not in robot.BROADCASTERS:
                 entry.required_command_interfaces = _EFFORT_INTERFACES
                 entry.claimed_interfaces = _EFFORT_INTERFACES if state == "active" else []
@@ -207,23 +213,33 @@ class ControllerManagerNode(Node):
         active = self._state.hardware == "active"
         plugin = "franka_hardware/FrankaHardwareInterface"
         component = HardwareComponentState(
-            name=HARDWARE, type="system", rw_rate=1000, plugin_name=plugin, class_type=plugin,
+            name=HARDWARE,
+            type="system",
+            rw_rate=1000,
+            plugin_name=plugin,
+            class_type=plugin,
             state=_lifecycle(self._state.hardware),
         )
         component.command_interfaces = [
-            HardwareInterface(name=name, data_type="double", is_available=active,
-                              is_claimed=active and not self._state.idle)
+            HardwareInterface(
+                name=name,
+                data_type="double",
+                is_available=active,
+                is_claimed=active and not self._state.idle,
+            )
             for name in _EFFORT_INTERFACES
         ]
         component.state_interfaces = [
             HardwareInterface(name=f"{joint}/{kind}", data_type="double", is_available=active)
-            for joint in fr3.JOINTS for kind in ("position", "velocity", "effort")
+            for joint in fr3.JOINTS
+            for kind in ("position", "velocity", "effort")
         ]
         response.component = [component]
         return response
 
     def _set_hardware(
-        self, request: SetHardwareComponentState.Request,
+        self,
+        request: SetHardwareComponentState.Request,
         response: SetHardwareComponentState.Response,
     ) -> SetHardwareComponentState.Response:
         target = request.target_state
@@ -270,13 +286,12 @@ class ActionServerNode(Node):
 class ServiceServerNode(Node):
     """Node `service_server`: settings of the robot, only while no controller commands it."""
 
-    def __init__(
-        self, world: World, state: Robot, lock: threading.RLock, **options: Any
-    ) -> None:
+    def __init__(self, world: World, state: Robot, lock: threading.RLock, **options: Any) -> None:
         super().__init__("service_server", **options)
         self._world, self._state, self._lock = world, state, lock
-        self._offer(SetForceTorqueCollisionBehavior, "set_force_torque_collision_behavior",
-                    self._collision)
+        self._offer(
+            SetForceTorqueCollisionBehavior, "set_force_torque_collision_behavior", self._collision
+        )
         self._offer(SetFullCollisionBehavior, "set_full_collision_behavior", self._collision)
         self._offer(SetLoad, "set_load", self._load)
         self._offer(SetCartesianStiffness, "set_cartesian_stiffness", self._stiffness)
@@ -303,8 +318,9 @@ class ServiceServerNode(Node):
 
     def _load(self, request: SetLoad.Request) -> None:
         _require_all(np.array([request.mass]) >= 0.0, "mass must be >= 0")
-        _require_all(np.isfinite([*request.center_of_mass, *request.load_inertia]),
-                     "load must be finite")
+        _require_all(
+            np.isfinite([*request.center_of_mass, *request.load_inertia]), "load must be finite"
+        )
 
     def _stiffness(self, request: SetCartesianStiffness.Request) -> None:
         _require_all(np.array(request.cartesian_stiffness) >= 0.0, "stiffness must be >= 0")

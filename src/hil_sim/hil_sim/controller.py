@@ -23,9 +23,9 @@ from hil_tasks.spec import ComplianceSpec
 
 Array = NDArray[np.float64]
 
-CYCLE = 0.001              # s; the cycle that per-cycle parameters are meant for
-NULLSPACE_TICKS = 5        # the slow posture torque is renewed every so many ticks
-_DAMPED_PINV = 1e-4        # added to J J^T
+CYCLE = 0.001  # s; the cycle that per-cycle parameters are meant for
+NULLSPACE_TICKS = 5  # the slow posture torque is renewed every so many ticks
+_DAMPED_PINV = 1e-4  # added to J J^T
 
 
 def _six(value: float, angular: float) -> Array:

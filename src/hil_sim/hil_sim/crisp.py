@@ -32,24 +32,32 @@ def _settings() -> dict[str, Setting]:
         table[f"task.k_rot_{axis}"] = Setting(30.0, "rotational stiffness, Nm/rad", 0.0, 300.0)
     for axis in axes:
         table[f"task.d_pos_{axis}"] = Setting(
-            -1.0, "translational damping, N s/m; below 0: 2 sqrt(k)", -1.0, 1000.0)
+            -1.0, "translational damping, N s/m; below 0: 2 sqrt(k)", -1.0, 1000.0
+        )
     for axis in axes:
         table[f"task.d_rot_{axis}"] = Setting(
-            -1.0, "rotational damping, Nm s/rad; below 0: 2 sqrt(k)", -1.0, 100.0)
+            -1.0, "rotational damping, Nm s/rad; below 0: 2 sqrt(k)", -1.0, 100.0
+        )
     for axis in axes:
         table[f"task.error_clip.{axis}"] = Setting(
-            0.1, "largest position error that the spring sees, m", 1e-6, 0.5)
+            0.1, "largest position error that the spring sees, m", 1e-6, 0.5
+        )
     for axis in axes:
         table[f"task.error_clip.r{axis}"] = Setting(
-            0.5, "largest rotation error that the spring sees, rad", 1e-6, 1.5)
+            0.5, "largest rotation error that the spring sees, rad", 1e-6, 1.5
+        )
     table |= {
         "nullspace.stiffness": Setting(10.0, "posture stiffness, Nm/rad", 0.0, 100.0),
         "nullspace.damping": Setting(
-            4.0, "posture damping, Nm s/rad; crisp's own default is -1 and drives the elbow",
-            -1.0, 100.0),
+            4.0,
+            "posture damping, Nm s/rad; crisp's own default is -1 and drives the elbow",
+            -1.0,
+            100.0,
+        ),
         "nullspace.max_tau": Setting(5.0, "bound of the posture torque per joint, Nm", 0.0, 87.0),
         "filter.target_pose": Setting(
-            0.1, "share of the old target that is kept per 1 ms cycle", 0.0, 0.9999),
+            0.1, "share of the old target that is kept per 1 ms cycle", 0.0, 0.9999
+        ),
         "limit_error": Setting(True, "clip the pose error to task.error_clip"),
         "limit_torques": Setting(True, "limit the change of torque to max_delta_tau"),
         "max_delta_tau": Setting(0.5, "largest change of torque per 1 ms cycle, Nm", 1e-3, 100.0),
@@ -82,8 +90,9 @@ def gains(values: Mapping[str, Value]) -> Gains:
     """Gains of a full set of parameters."""
 
     def six(linear: str, angular: str) -> np.ndarray:
-        return np.array([float(values[stem + axis]) for stem in (linear, angular)
-                         for axis in "xyz"])
+        return np.array(
+            [float(values[stem + axis]) for stem in (linear, angular) for axis in "xyz"]
+        )
 
     return Gains(
         stiffness=six("task.k_pos_", "task.k_rot_"),

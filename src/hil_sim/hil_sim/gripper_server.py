@@ -21,17 +21,15 @@ from std_srvs.srv import Trigger
 from hil_sim.fr3 import GRIPPER_WIDTH
 from hil_sim.world import World
 
-DEFAULT_SPEED = 0.1                 # m/s
-DEFAULT_EPSILON = (0.005, 0.005)    # m, inner and outer
-REACHED = 1e-5                      # m
+DEFAULT_SPEED = 0.1  # m/s
+DEFAULT_EPSILON = (0.005, 0.005)  # m, inner and outer
+REACHED = 1e-5  # m
 
 
 class _Motion:
     """A goal under way: how it ends, and how its feedback and result look."""
 
-    def __init__(
-        self, goal: ServerGoalHandle, succeeded: Callable[[], bool], kind: Any
-    ) -> None:
+    def __init__(self, goal: ServerGoalHandle, succeeded: Callable[[], bool], kind: Any) -> None:
         self.goal, self.succeeded, self.kind = goal, succeeded, kind
 
 

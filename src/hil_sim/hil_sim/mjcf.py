@@ -47,16 +47,20 @@ def build(scene: Scene, timestep: float) -> str:
         scene: objects, tool and cameras of the task.
         timestep: of the physics, s.
     """
-    world = "".join((
-        '<light pos="0.8 -0.6 2.0" dir="-0.2 0.2 -1" diffuse="0.35 0.35 0.35" specular="0 0 0"/>',
-        '<body name="base">', _arm(scene), "</body>",
-        '<geom name="table" type="box" pos="0.4 0 -0.02" size="0.55 0.6 0.02" '
-        'rgba="0.80 0.76 0.70 1"/>',
-        '<geom name="floor" type="plane" pos="0 0 -0.75" size="12 12 0.5" '
-        'rgba="0.55 0.57 0.60 1" contype="0" conaffinity="0"/>',
-        _cameras(scene.cameras, "base"),
-        *(_object(item.name, item.mjcf, item.free) for item in scene.objects),
-    ))
+    world = "".join(
+        (
+            '<light pos="0.8 -0.6 2.0" dir="-0.2 0.2 -1" diffuse="0.35 0.35 0.35" specular="0 0 0"/>',
+            '<body name="base">',
+            _arm(scene),
+            "</body>",
+            '<geom name="table" type="box" pos="0.4 0 -0.02" size="0.55 0.6 0.02" '
+            'rgba="0.80 0.76 0.70 1"/>',
+            '<geom name="floor" type="plane" pos="0 0 -0.75" size="12 12 0.5" '
+            'rgba="0.55 0.57 0.60 1" contype="0" conaffinity="0"/>',
+            _cameras(scene.cameras, "base"),
+            *(_object(item.name, item.mjcf, item.free) for item in scene.objects),
+        )
+    )
     return f"{_HEAD.format(timestep=timestep)}<worldbody>{world}</worldbody></mujoco>"
 
 
@@ -85,7 +89,7 @@ def _arm(scene: Scene) -> str:
 def _hand(scene: Scene) -> str:
     finger = "".join(
         f'<body name="fr3_{side}finger" pos="0 0 {fr3.FINGER_OFFSET}"{turn} gravcomp="1">'
-        f'{_shapes(fr3.FINGER_SHAPES, "hand")}</body>'
+        f"{_shapes(fr3.FINGER_SHAPES, 'hand')}</body>"
         for side, turn in (("left", ""), ("right", ' quat="0 0 0 1"'))
     )
     return (
@@ -93,7 +97,7 @@ def _hand(scene: Scene) -> str:
         f'<body name="fr3_hand" euler="0 0 {fr3.HAND_YAW}" gravcomp="1">'
         f'<inertial pos="-0.01 0 0.03" mass="{fr3.HAND_MASS}" '
         'diaginertia="0.001 0.0025 0.0017"/>'
-        f'{_shapes(fr3.HAND_SHAPES, "hand")}{finger}{_cameras(scene.cameras, "hand")}'
+        f"{_shapes(fr3.HAND_SHAPES, 'hand')}{finger}{_cameras(scene.cameras, 'hand')}"
         f'<body name="fr3_hand_tcp" pos="0 0 {fr3.TCP_OFFSET}" gravcomp="1">{scene.tool}</body>'
         "</body></body>"
     )
@@ -115,7 +119,8 @@ def _cameras(cameras: Sequence[Camera], parent: str) -> str:
     return "".join(
         f'<camera name="{camera.name}" pos="{_row(camera.position)}" '
         f'xyaxes="{_row(camera.xyaxes)}" fovy="{camera.fovy}"/>'
-        for camera in cameras if camera.parent == parent
+        for camera in cameras
+        if camera.parent == parent
     )
 
 

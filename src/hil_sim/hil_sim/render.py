@@ -27,8 +27,12 @@ class Renderer:
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._scene = mujoco.MjvScene(model, maxgeom=400)
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION,
-                     mujoco.mjtRndFlag.mjRND_HAZE, mujoco.mjtRndFlag.mjRND_SKYBOX):
+        for flag in (
+            mujoco.mjtRndFlag.mjRND_SHADOW,
+            mujoco.mjtRndFlag.mjRND_REFLECTION,
+            mujoco.mjtRndFlag.mjRND_HAZE,
+            mujoco.mjtRndFlag.mjRND_SKYBOX,
+        ):
             self._scene.flags[flag] = 0
         self._option = mujoco.MjvOption()
         self._perturb = mujoco.MjvPerturb()
@@ -47,8 +51,15 @@ class Renderer:
         if camera not in self._ids:
             raise KeyError(f"no camera {camera!r}; there are: {', '.join(self._ids) or 'none'}")
         self._camera.fixedcamid = self._ids[camera]
-        mujoco.mjv_updateScene(self._model, data, self._option, self._perturb, self._camera,
-                               mujoco.mjtCatBit.mjCAT_ALL, self._scene)
+        mujoco.mjv_updateScene(
+            self._model,
+            data,
+            self._option,
+            self._perturb,
+            self._camera,
+            mujoco.mjtCatBit.mjCAT_ALL,
+            self._scene,
+        )
         mujoco.mjr_render(self._rectangle, self._scene, self._context)
         mujoco.mjr_readPixels(self._pixels, None, self._rectangle, self._context)
         return np.ascontiguousarray(self._pixels[::-1])

@@ -48,8 +48,8 @@ class Robot:
         self.controllers = dict.fromkeys(BROADCASTERS, "active")
         self.controllers[IMPEDANCE] = "active"
         self.controllers |= dict.fromkeys(OTHER_CONTROLLERS, "inactive")
-        self._hand_mode = 0     # user stop or guiding: set by a person at the arm
-        self.version = 0        # rises with every change
+        self._hand_mode = 0  # user stop or guiding: set by a person at the arm
+        self.version = 0  # rises with every change
 
     @property
     def mode(self) -> int:
@@ -116,9 +116,7 @@ class Robot:
         self._note()
         return Reply(True)
 
-    def switch(
-        self, activate: Sequence[str], deactivate: Sequence[str], strictness: int
-    ) -> Reply:
+    def switch(self, activate: Sequence[str], deactivate: Sequence[str], strictness: int) -> Reply:
         """Step 3: switch controllers. With STRICT nothing happens unless everything can."""
         strict = strictness != BEST_EFFORT
         start, problems = [], []
@@ -128,8 +126,9 @@ class Robot:
                 problems.append(problem)
             elif self.controllers[name] != "active":
                 start.append(name)
-        problems += [f"no controller {name!r}" for name in deactivate
-                     if name not in self.controllers]
+        problems += [
+            f"no controller {name!r}" for name in deactivate if name not in self.controllers
+        ]
         if problems and strict:
             return Reply(False, "; ".join(problems))
         for name in deactivate:
@@ -147,9 +146,11 @@ class Robot:
             return f"{name}: hardware component {HARDWARE} is {self.hardware}"
         if name in BROADCASTERS:
             return ""
-        holders = [other for other in (IMPEDANCE, *OTHER_CONTROLLERS)
-                   if other != name and other not in deactivate
-                   and self.controllers[other] == "active"]
+        holders = [
+            other
+            for other in (IMPEDANCE, *OTHER_CONTROLLERS)
+            if other != name and other not in deactivate and self.controllers[other] == "active"
+        ]
         return f"{name}: command interfaces are claimed by {holders[0]}" if holders else ""
 
     def _set_controller(self, name: str, state: str) -> None:

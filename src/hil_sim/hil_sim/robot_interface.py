@@ -71,23 +71,47 @@ class RobotInterface:
 
         reliable, best_effort = qos.COMMAND, qos.STATE
         self._outputs: list[tuple[Publisher, Any]] = [
-            (self._publisher(f"{BROADCASTER}/external_wrench_in_base_frame", wrench, best_effort),
-             wrench),
-            (self._publisher(f"{BROADCASTER}/external_wrench_in_stiffness_frame", wrench_k,
-                             best_effort), wrench_k),
+            (
+                self._publisher(
+                    f"{BROADCASTER}/external_wrench_in_base_frame", wrench, best_effort
+                ),
+                wrench,
+            ),
+            (
+                self._publisher(
+                    f"{BROADCASTER}/external_wrench_in_stiffness_frame", wrench_k, best_effort
+                ),
+                wrench_k,
+            ),
             (self._publisher(f"{BROADCASTER}/last_desired_pose", desired, best_effort), desired),
-            (self._publisher(f"{BROADCASTER}/desired_end_effector_twist", desired_twist,
-                             best_effort), desired_twist),
-            (self._publisher(f"{BROADCASTER}/measured_joint_states", self._joints, best_effort),
-             self._joints),
-            (self._publisher(f"{BROADCASTER}/desired_joint_states", self._desired_joints,
-                             best_effort), self._desired_joints),
-            (self._publisher(f"{BROADCASTER}/external_joint_torques", self._external,
-                             best_effort), self._external),
+            (
+                self._publisher(
+                    f"{BROADCASTER}/desired_end_effector_twist", desired_twist, best_effort
+                ),
+                desired_twist,
+            ),
+            (
+                self._publisher(f"{BROADCASTER}/measured_joint_states", self._joints, best_effort),
+                self._joints,
+            ),
+            (
+                self._publisher(
+                    f"{BROADCASTER}/desired_joint_states", self._desired_joints, best_effort
+                ),
+                self._desired_joints,
+            ),
+            (
+                self._publisher(
+                    f"{BROADCASTER}/external_joint_torques", self._external, best_effort
+                ),
+                self._external,
+            ),
             (self._publisher("franka/joint_states", self._joints, reliable), self._joints),
             (self._publisher("joint_states", self._all_joints, reliable), self._all_joints),
-            (self._publisher("franka_gripper/joint_states", self._fingers, reliable),
-             self._fingers),
+            (
+                self._publisher("franka_gripper/joint_states", self._fingers, reliable),
+                self._fingers,
+            ),
             (self._publisher("object_poses", self._objects, best_effort), self._objects),
             (self._publisher("current_twist", twist, reliable), twist),
             (self._publisher(f"{BROADCASTER}/current_pose", pose, best_effort), pose),
@@ -108,8 +132,11 @@ class RobotInterface:
     def describe(self) -> None:
         """Publish what does not change: robot_description and the fixed transforms."""
         self._description.publish(String(data=urdf.build(self._base_frame)))
-        cameras = [camera for camera in self._world.task.scene().cameras
-                   if camera.name in self._world.cameras]
+        cameras = [
+            camera
+            for camera in self._world.task.scene().cameras
+            if camera.name in self._world.cameras
+        ]
         fixed = urdf.fixed_transforms(self._base_frame, cameras)
         self._tf_static.publish(TFMessage(transforms=[self._transform(*each) for each in fixed]))
 
@@ -199,8 +226,12 @@ class RobotInterface:
             if header is not None:
                 header.stamp = self.stamp
                 header.frame_id = self._base_frame
-        for joints in (state.measured_joint_state, state.desired_joint_state,
-                       state.measured_joint_motor_state, state.tau_ext_hat_filtered):
+        for joints in (
+            state.measured_joint_state,
+            state.desired_joint_state,
+            state.measured_joint_motor_state,
+            state.tau_ext_hat_filtered,
+        ):
             joints.name = list(fr3.JOINTS)
         state.k_f_ext_hat_k.header.frame_id = STIFFNESS_FRAME
         return state

@@ -27,8 +27,8 @@ from hil_sim.robot_interface import ERROR_NAMES, RobotInterface
 from hil_sim.target import TargetReader
 from hil_sim.world import World
 
-FIRST_STAMP = 1_000_000_000     # ns; simulated time begins here in lockstep, so no stamp is zero
-STATE_EVERY = 10                # lockstep: robot_state in every so many periods
+FIRST_STAMP = 1_000_000_000  # ns; simulated time begins here in lockstep, so no stamp is zero
+STATE_EVERY = 10  # lockstep: robot_state in every so many periods
 INJECT = "inject"
 _HAND_MODES = {"user_stop": robot.MODE_USER_STOPPED, "guiding": robot.MODE_GUIDING}
 
@@ -40,7 +40,8 @@ class SimParams(NodeParams):
     task: str = param("peg_insert", "name of the task whose scene is simulated")
     task_file: str = param("", "YAML file with the task and its overrides; wins over `task`")
     pace: str = param(
-        "lockstep", "lockstep: time moves only through ~/advance; realtime: it runs freely",
+        "lockstep",
+        "lockstep: time moves only through ~/advance; realtime: it runs freely",
         choices=("lockstep", "realtime"),
     )
     seed: int = param(0, "of the objects' first poses", low=0)
@@ -48,15 +49,20 @@ class SimParams(NodeParams):
     cameras: tuple[str, ...] = param((), "cameras to offer; none given: all of the task's")
     image_size: int = param(128, "edge of the camera images, pixels", low=16, high=640)
     physics_hz: int = param(1000, "physics steps per simulated second", low=500, high=10000)
-    state_rate_hz: float = param(
-        100.0, "real time: rate of the state topics", low=1.0, high=500.0)
+    state_rate_hz: float = param(100.0, "real time: rate of the state topics", low=1.0, high=500.0)
     robot_state_rate_hz: float = param(
-        20.0, "real time: rate of robot_state, which is expensive; changes come at once",
-        low=1.0, high=500.0)
+        20.0,
+        "real time: rate of robot_state, which is expensive; changes come at once",
+        low=1.0,
+        high=500.0,
+    )
     camera_rate_hz: float = param(30.0, "real time: frames per second", low=1.0, high=60.0)
     target_timeout: float = param(
-        2.0, "lockstep: how long advance waits for the target_pose it names, s",
-        low=0.01, high=60.0)
+        2.0,
+        "lockstep: how long advance waits for the target_pose it names, s",
+        low=0.01,
+        high=60.0,
+    )
 
 
 class SimNode(HilNode):
@@ -86,13 +92,16 @@ class SimNode(HilNode):
     def on_setup(self) -> None:
         """Build the world and offer the interface."""
         params = self.params
-        task = hil_tasks.load_file(params.task_file) if params.task_file else hil_tasks.load(
-            params.task)
-        self.world = World(task, params.seed, params.cameras, params.image_size,
-                           params.physics_hz)
+        task = (
+            hil_tasks.load_file(params.task_file)
+            if params.task_file
+            else hil_tasks.load(params.task)
+        )
+        self.world = World(task, params.seed, params.cameras, params.image_size, params.physics_hz)
         self.robot = Robot(self.world, self._robot_changed)
         self._companions = Companions(
-            self.context, self.get_namespace(), self.world, self.robot, self._lock)
+            self.context, self.get_namespace(), self.world, self.robot, self._lock
+        )
         self._interface = RobotInterface(self, self.world, self.robot, params.base_frame)
         self._cameras = CameraPublisher(self, self.world, params.image_size, self._lock)
         self._target = TargetReader(self)
@@ -262,8 +271,13 @@ class SimNode(HilNode):
 
     def _robot_changed(self) -> None:
         """Mode, errors, hardware or controllers changed: say so at once."""
-        mode = {robot.MODE_IDLE: "idle", robot.MODE_MOVE: "move", robot.MODE_REFLEX: "reflex",
-                robot.MODE_GUIDING: "guiding", robot.MODE_USER_STOPPED: "user stopped"}
+        mode = {
+            robot.MODE_IDLE: "idle",
+            robot.MODE_MOVE: "move",
+            robot.MODE_REFLEX: "reflex",
+            robot.MODE_GUIDING: "guiding",
+            robot.MODE_USER_STOPPED: "user stopped",
+        }
         self.diagnostics.set(robot_mode=mode[self.robot.mode], errors=", ".join(self.robot.errors))
         self._stamp()
         self._interface.publish_robot_state()

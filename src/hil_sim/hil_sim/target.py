@@ -14,7 +14,7 @@ from hil_common import qos
 from hil_common.conversions import pose_values, to_ns
 from hil_tasks.geometry import Pose
 
-_PAUSE = 0.0002     # s between looks while waiting
+_PAUSE = 0.0002  # s between looks while waiting
 
 
 class Polled(CallbackGroup):

@@ -44,8 +44,9 @@ def build(base_frame: str) -> str:
         _fixed("fr3_hand", "fr3_hand_tcp", (0, 0, fr3.TCP_OFFSET), (0, 0, 0)),
         _link("fr3_hand_tcp", ()),
     ]
-    for joint, side, turn in zip(fr3.FINGER_JOINTS, ("left", "right"), (0.0, math.pi),
-                                 strict=True):
+    for joint, side, turn in zip(
+        fr3.FINGER_JOINTS, ("left", "right"), (0.0, math.pi), strict=True
+    ):
         parts += [
             f'<joint name="{joint}" type="prismatic"><parent link="fr3_hand"/>'
             f'<child link="fr3_{side}finger"/>{_origin((0, 0, fr3.FINGER_OFFSET), (0, 0, turn))}'
@@ -67,8 +68,9 @@ def transforms(q: Sequence[float], width: float) -> list[Transform]:
         chain.append((f"fr3_link{index - 1}", f"fr3_link{index}", link.position, turned))
     half = width / 2
     chain.append(("fr3_hand", "fr3_leftfinger", (0.0, half, fr3.FINGER_OFFSET), _NO_TURN))
-    chain.append(("fr3_hand", "fr3_rightfinger", (0.0, -half, fr3.FINGER_OFFSET),
-                  (0.0, 0.0, 1.0, 0.0)))
+    chain.append(
+        ("fr3_hand", "fr3_rightfinger", (0.0, -half, fr3.FINGER_OFFSET), (0.0, 0.0, 1.0, 0.0))
+    )
     return chain
 
 
@@ -98,8 +100,10 @@ def _camera(base_frame: str, camera: Camera) -> Transform:
 
 
 def _fixed(parent: str, child: str, xyz: Sequence[float], rpy: Sequence[float]) -> str:
-    return (f'<joint name="{child}_joint" type="fixed"><parent link="{parent}"/>'
-            f'<child link="{child}"/>{_origin(xyz, rpy)}</joint>')
+    return (
+        f'<joint name="{child}_joint" type="fixed"><parent link="{parent}"/>'
+        f'<child link="{child}"/>{_origin(xyz, rpy)}</joint>'
+    )
 
 
 def _origin(xyz: Sequence[float] | Array, rpy: Sequence[float] | Array) -> str:
@@ -125,8 +129,10 @@ def _visual(shape: fr3.Shape) -> str:
         x, y, z = axis
         angles = np.array([0.0, math.atan2(math.hypot(x, y), z), math.atan2(y, x)])
     colour = _row(fr3.COLOURS[shape.colour])
-    return (f"<visual>{_origin(centre, angles)}<geometry>{geometry}</geometry>"
-            f'<material name="{shape.colour}"><color rgba="{colour}"/></material></visual>')
+    return (
+        f"<visual>{_origin(centre, angles)}<geometry>{geometry}</geometry>"
+        f'<material name="{shape.colour}"><color rgba="{colour}"/></material></visual>'
+    )
 
 
 def _row(values: Sequence[float] | Array) -> str:

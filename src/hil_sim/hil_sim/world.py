@@ -18,8 +18,8 @@ from hil_tasks.geometry import Pose, pose_offset
 from hil_tasks.spec import ComplianceSpec
 from hil_tasks.task import Reading, Task
 
-WRENCH_TIME_CONSTANT = 0.02     # s; of the low-pass on the external torques
-BRAKE_DAMPING = 1e4             # Nm s/rad; brakes engaged
+WRENCH_TIME_CONSTANT = 0.02  # s; of the low-pass on the external torques
+BRAKE_DAMPING = 1e4  # Nm s/rad; brakes engaged
 TCP = "fr3_hand_tcp"
 
 
@@ -51,8 +51,9 @@ class World:
         known = tuple(camera.name for camera in scene.cameras)
         unknown = set(cameras) - set(known)
         if unknown:
-            raise ValueError(f"no camera {', '.join(sorted(unknown))}; the task has: "
-                             f"{', '.join(known)}")
+            raise ValueError(
+                f"no camera {', '.join(sorted(unknown))}; the task has: {', '.join(known)}"
+            )
         self.cameras = cameras or known
         self.tick_ns = 1_000_000_000 // control_hz
         self._ticks_per_period = round(control_hz * task.spec.period)
@@ -248,8 +249,8 @@ class World:
             if name in self._free:
                 start = self.model.jnt_qposadr[self.model.body_jntadr[body]]
                 speed = self.model.jnt_dofadr[self.model.body_jntadr[body]]
-                self.data.qpos[start:start + 7] = (*pose.position, w, x, y, z)
-                self.data.qvel[speed:speed + 6] = 0.0
+                self.data.qpos[start : start + 7] = (*pose.position, w, x, y, z)
+                self.data.qvel[speed : speed + 6] = 0.0
             else:
                 mocap = self.model.body_mocapid[body]
                 self.data.mocap_pos[mocap] = pose.position
@@ -292,8 +293,9 @@ class World:
             rest = posture - inverse @ (jacobian @ posture)
             if np.abs(error).max() < 1e-9:
                 return q
-            q = np.clip(q + inverse @ error + rest, fr3.LIMITS[:, 0] + 0.01,
-                        fr3.LIMITS[:, 1] - 0.01)
+            q = np.clip(
+                q + inverse @ error + rest, fr3.LIMITS[:, 0] + 0.01, fr3.LIMITS[:, 1] - 0.01
+            )
         if np.abs(error).max() < 1e-5:
             return q
         raise ValueError(f"pose {pose.position} {pose.xyzw} cannot be reached")

@@ -52,16 +52,28 @@ TOPICS = [
     (f"{BROADCASTER}/measured_joint_states", "sensor_msgs/msg/JointState", False, False),
     (f"{BROADCASTER}/desired_joint_states", "sensor_msgs/msg/JointState", False, False),
     (f"{BROADCASTER}/external_joint_torques", "sensor_msgs/msg/JointState", False, False),
-    (f"{BROADCASTER}/external_wrench_in_base_frame", "geometry_msgs/msg/WrenchStamped", False,
-     False),
-    (f"{BROADCASTER}/external_wrench_in_stiffness_frame", "geometry_msgs/msg/WrenchStamped",
-     False, False),
+    (
+        f"{BROADCASTER}/external_wrench_in_base_frame",
+        "geometry_msgs/msg/WrenchStamped",
+        False,
+        False,
+    ),
+    (
+        f"{BROADCASTER}/external_wrench_in_stiffness_frame",
+        "geometry_msgs/msg/WrenchStamped",
+        False,
+        False,
+    ),
     ("/franka/joint_states", "sensor_msgs/msg/JointState", True, False),
     ("/joint_states", "sensor_msgs/msg/JointState", True, False),
     ("/franka_gripper/joint_states", "sensor_msgs/msg/JointState", True, False),
     ("/object_poses", "hil_interfaces/msg/ObjectPoses", False, False),
-    ("/controller_manager/activity", "controller_manager_msgs/msg/ControllerManagerActivity",
-     True, True),
+    (
+        "/controller_manager/activity",
+        "controller_manager_msgs/msg/ControllerManagerActivity",
+        True,
+        True,
+    ),
     ("/wrist/image", "sensor_msgs/msg/Image", False, False),
     ("/side/image", "sensor_msgs/msg/Image", False, False),
     ("/clock", "rosgraph_msgs/msg/Clock", False, False),
@@ -74,14 +86,11 @@ SERVICES = {
     "/hil_sim/reset_world": "hil_interfaces/srv/ResetWorld",
     "/controller_manager/list_controllers": "controller_manager_msgs/srv/ListControllers",
     "/controller_manager/switch_controller": "controller_manager_msgs/srv/SwitchController",
-    "/controller_manager/list_hardware_components":
-        "controller_manager_msgs/srv/ListHardwareComponents",
-    "/controller_manager/set_hardware_component_state":
-        "controller_manager_msgs/srv/SetHardwareComponentState",
+    "/controller_manager/list_hardware_components": "controller_manager_msgs/srv/ListHardwareComponents",
+    "/controller_manager/set_hardware_component_state": "controller_manager_msgs/srv/SetHardwareComponentState",
     "/controller_manager/load_controller": "controller_manager_msgs/srv/LoadController",
     "/controller_manager/configure_controller": "controller_manager_msgs/srv/ConfigureController",
-    "/service_server/set_force_torque_collision_behavior":
-        "franka_msgs/srv/SetForceTorqueCollisionBehavior",
+    "/service_server/set_force_torque_collision_behavior": "franka_msgs/srv/SetForceTorqueCollisionBehavior",
     "/service_server/set_full_collision_behavior": "franka_msgs/srv/SetFullCollisionBehavior",
     "/service_server/set_load": "franka_msgs/srv/SetLoad",
     "/service_server/set_cartesian_stiffness": "franka_msgs/srv/SetCartesianStiffness",
@@ -93,10 +102,8 @@ SERVICES = {
     "/franka_gripper/homing/_action/send_goal": "franka_msgs/action/Homing_SendGoal",
     "/franka_gripper/move/_action/send_goal": "franka_msgs/action/Move_SendGoal",
     "/franka_gripper/grasp/_action/send_goal": "franka_msgs/action/Grasp_SendGoal",
-    "/franka_gripper/gripper_action/_action/send_goal":
-        "control_msgs/action/GripperCommand_SendGoal",
-    "/action_server/error_recovery/_action/send_goal":
-        "franka_msgs/action/ErrorRecovery_SendGoal",
+    "/franka_gripper/gripper_action/_action/send_goal": "control_msgs/action/GripperCommand_SendGoal",
+    "/action_server/error_recovery/_action/send_goal": "franka_msgs/action/ErrorRecovery_SendGoal",
 }
 
 
@@ -117,8 +124,14 @@ class Bench:
         return self.ros.call(self.clients[name], kind.Request(**fields))
 
     def advance(self, step_id="", periods=1, target_stamp=0):
-        return self.call(Advance, "hil_sim/advance", step_id=step_id, owner="test",
-                         periods=periods, target_stamp=from_ns(target_stamp))
+        return self.call(
+            Advance,
+            "hil_sim/advance",
+            step_id=step_id,
+            owner="test",
+            periods=periods,
+            target_stamp=from_ns(target_stamp),
+        )
 
     def send_target(self, pose: Pose, stamp: int) -> None:
         message = PoseStamped()
@@ -135,12 +148,16 @@ class Bench:
         return heard
 
     def heard_by_sim(self, topic: str) -> bool:
-        return any(publisher.topic_name == topic and publisher.get_subscription_count()
-                   for publisher in self.sim.publishers) or topic.startswith("/controller_m")
+        return any(
+            publisher.topic_name == topic and publisher.get_subscription_count()
+            for publisher in self.sim.publishers
+        ) or topic.startswith("/controller_m")
 
     def set_parameters(self, node: str, **values):
-        request = [Parameter(name.replace("__", "."), value=value).to_parameter_msg()
-                   for name, value in values.items()]
+        request = [
+            Parameter(name.replace("__", "."), value=value).to_parameter_msg()
+            for name, value in values.items()
+        ]
         kind = SetParametersAtomically
         return self.call(kind, f"{node}/set_parameters_atomically", parameters=request).result
 
@@ -177,13 +194,19 @@ class Bench:
 
     def activate_hardware(self):
         return self.call(
-            SetHardwareComponentState, "controller_manager/set_hardware_component_state",
-            name="FrankaHardwareInterface", target_state=State(label="active", id=3))
+            SetHardwareComponentState,
+            "controller_manager/set_hardware_component_state",
+            name="FrankaHardwareInterface",
+            target_state=State(label="active", id=3),
+        )
 
     def activate_controller(self):
-        return self.call(SwitchController, "controller_manager/switch_controller",
-                         activate_controllers=[IMPEDANCE],
-                         strictness=SwitchController.Request.STRICT)
+        return self.call(
+            SwitchController,
+            "controller_manager/switch_controller",
+            activate_controllers=[IMPEDANCE],
+            strictness=SwitchController.Request.STRICT,
+        )
 
 
 @pytest.fixture
@@ -200,8 +223,9 @@ def hasty(ros):
 def test_interface_is_that_of_the_robot(bench):
     node = bench.node
     for topic, kind, reliable, latched in TOPICS:
-        infos = bench.ros.wait_for(lambda t=topic: node.get_publishers_info_by_topic(t),
-                                   what=topic)
+        infos = bench.ros.wait_for(
+            lambda t=topic: node.get_publishers_info_by_topic(t), what=topic
+        )
         assert [info.topic_type for info in infos] == [kind], topic
         profile = infos[0].qos_profile
         assert (profile.reliability == QoSReliabilityPolicy.RELIABLE) == reliable, topic
@@ -214,8 +238,14 @@ def test_interface_is_that_of_the_robot(bench):
     assert [each.topic_type for each in info] == ["geometry_msgs/msg/PoseStamped"]
     assert info[0].qos_profile.reliability == QoSReliabilityPolicy.RELIABLE
     names = set(node.get_node_names())
-    assert {"hil_sim", IMPEDANCE, "controller_manager", "franka_gripper", "service_server",
-            "action_server"} <= names
+    assert {
+        "hil_sim",
+        IMPEDANCE,
+        "controller_manager",
+        "franka_gripper",
+        "service_server",
+        "action_server",
+    } <= names
 
 
 def _superset(node, wanted):
@@ -227,7 +257,8 @@ def test_one_stamp_for_everything_of_a_step(bench):
     poses = bench.listen(PoseStamped, "current_pose", qos.COMMAND)
     objects = bench.listen(ObjectPoses, "object_poses", qos.STATE)
     wrenches = bench.listen(
-        WrenchStamped, f"{BROADCASTER}/external_wrench_in_base_frame", qos.STATE)
+        WrenchStamped, f"{BROADCASTER}/external_wrench_in_base_frame", qos.STATE
+    )
     states = bench.listen(FrankaRobotState, f"{BROADCASTER}/robot_state", qos.STATE)
     for count in range(1, 12):
         answer = bench.advance(f"step/{count}")
@@ -270,12 +301,13 @@ def test_no_periods_publish_the_present_state_again(bench):
     assert bench.sim.world.time_ns == PERIOD
     states = bench.listen(FrankaRobotState, f"{BROADCASTER}/robot_state", qos.STATE)
     bench.advance(periods=0)
-    bench.ros.wait_for(lambda: states)    # all of it, the rare robot_state too
+    bench.ros.wait_for(lambda: states)  # all of it, the rare robot_state too
 
 
 def test_advance_waits_for_the_target_it_names(bench):
-    goal = Pose(bench.sim.world.pose.position + np.array([0.0, 0.0, 0.005]),
-                bench.sim.world.pose.rotation)
+    goal = Pose(
+        bench.sim.world.pose.position + np.array([0.0, 0.0, 0.005]), bench.sim.world.pose.rotation
+    )
     client = bench.node.create_client(Advance, "hil_sim/advance")
     assert client.wait_for_service(30.0)
     stamp = FIRST_STAMP + 5
@@ -388,8 +420,7 @@ def test_cameras_come_with_the_step(bench):
 
 def test_recovery_takes_its_three_steps_in_order(bench):
     states = bench.listen(FrankaRobotState, f"{BROADCASTER}/robot_state", qos.COMMAND)
-    activity = bench.listen(
-        ControllerManagerActivity, "controller_manager/activity", qos.LATCHED)
+    activity = bench.listen(ControllerManagerActivity, "controller_manager/activity", qos.LATCHED)
     assert bench.inject("cartesian_reflex").successful
     bench.ros.wait_for(lambda: states and states[-1].robot_mode == 4)
     assert states[-1].current_errors.cartesian_reflex
@@ -438,14 +469,15 @@ def test_user_stop_cannot_be_recovered_from_a_distance(bench):
 
 def test_controllers_and_hardware_are_listed(bench):
     controllers = {
-        each.name: each for each in
-        bench.call(ListControllers, "controller_manager/list_controllers").controller
+        each.name: each
+        for each in bench.call(ListControllers, "controller_manager/list_controllers").controller
     }
     assert controllers[IMPEDANCE].state == "active"
     assert controllers[IMPEDANCE].type == "crisp_controllers/CartesianController"
     assert len(controllers[IMPEDANCE].claimed_interfaces) == 7
     (component,) = bench.call(
-        ListHardwareComponents, "controller_manager/list_hardware_components").component
+        ListHardwareComponents, "controller_manager/list_hardware_components"
+    ).component
     assert component.name == "FrankaHardwareInterface" and component.state.label == "active"
 
 
@@ -457,8 +489,12 @@ def test_settings_of_the_robot_only_while_idle(bench):
     name = "service_server/set_force_torque_collision_behavior"
     answer = bench.call(SetForceTorqueCollisionBehavior, name, **thresholds)
     assert not answer.success and "not idle" in answer.error
-    off = bench.call(SwitchController, "controller_manager/switch_controller",
-                     deactivate_controllers=[IMPEDANCE], strictness=2)
+    off = bench.call(
+        SwitchController,
+        "controller_manager/switch_controller",
+        deactivate_controllers=[IMPEDANCE],
+        strictness=2,
+    )
     assert off.ok
     assert bench.call(SetForceTorqueCollisionBehavior, name, **thresholds).success
     thresholds["upper_force_thresholds_nominal"] = [-1.0] * 6
@@ -479,8 +515,9 @@ def test_gains_change_while_it_runs_and_wrong_ones_do_not(bench):
     assert not bench.set_parameters(IMPEDANCE, task__k_pos_x=float("nan")).successful
     assert not bench.set_parameters(IMPEDANCE, task__k_pos_z="stiff").successful
     assert not bench.set_parameters(IMPEDANCE, unknown=1.0).successful
-    read = bench.call(GetParameters, f"{IMPEDANCE}/get_parameters",
-                      names=["task.k_pos_x", "limit_error"])
+    read = bench.call(
+        GetParameters, f"{IMPEDANCE}/get_parameters", names=["task.k_pos_x", "limit_error"]
+    )
     assert [_plain(value) for value in read.values] == [1234.0, True]
 
 
@@ -507,17 +544,17 @@ def test_grasp_succeeds_on_what_is_there(bench):
     goal.width = 0.05
     result, _ = bench.run_until(bench.start_goal(Grasp, "franka_gripper/grasp", goal))
     assert not result.result.success and result.status == GoalStatus.STATUS_ABORTED
-    result, _ = bench.run_until(
-        bench.start_goal(Homing, "franka_gripper/homing", Homing.Goal()))
+    result, _ = bench.run_until(bench.start_goal(Homing, "franka_gripper/homing", Homing.Goal()))
     assert result.result.success and bench.sim.world.gripper.width == pytest.approx(0.08)
 
 
 def test_gripper_action_has_the_quirks_of_the_robot(bench):
     goal = GripperCommand.Goal()
-    goal.command.position = 0.03    # per finger
+    goal.command.position = 0.03  # per finger
     result, _ = bench.run_until(
-        bench.start_goal(GripperCommand, "franka_gripper/gripper_action", goal))
-    assert result.result.position == pytest.approx(0.06)    # the width
+        bench.start_goal(GripperCommand, "franka_gripper/gripper_action", goal)
+    )
+    assert result.result.position == pytest.approx(0.06)  # the width
     assert result.result.reached_goal and result.result.effort == 0.0
 
 
@@ -544,8 +581,14 @@ def test_rviz_gets_description_and_transforms(bench):
     bench.advance()
     bench.ros.wait_for(lambda: moving)
     children = {each.child_frame_id for each in moving[-1].transforms + fixed[-1].transforms}
-    assert {"fr3_link0", "fr3_link7", "fr3_hand_tcp", "fr3_leftfinger", "hole",
-            "side_optical_frame"} <= children
+    assert {
+        "fr3_link0",
+        "fr3_link7",
+        "fr3_hand_tcp",
+        "fr3_leftfinger",
+        "hole",
+        "side_optical_frame",
+    } <= children
 
 
 def test_realtime_runs_freely_and_follows_targets(ros):

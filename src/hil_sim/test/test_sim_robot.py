@@ -106,7 +106,10 @@ def test_wrong_parameters_are_refused_by_name(name, value, message):
 def test_parameters_become_gains():
     assert all(not crisp.problem(name, value) for name, value in crisp.DEFAULTS.items())
     values = crisp.DEFAULTS | {
-        "task.k_rot_y": 7.0, "task.d_pos_z": 55.0, "task.error_clip.rx": 0.2, "limit_error": False,
+        "task.k_rot_y": 7.0,
+        "task.d_pos_z": 55.0,
+        "task.error_clip.rx": 0.2,
+        "limit_error": False,
     }
     gains = crisp.gains(values)
     assert gains.stiffness == pytest.approx([500, 500, 500, 30, 7, 30])
@@ -121,8 +124,9 @@ def test_urdf_is_the_simulated_arm(world):
     children = {joint.find("child").get("link") for joint in root.iter("joint")}
     parents = {joint.find("parent").get("link") for joint in root.iter("joint")}
     assert links == children | {"base"} and parents <= links
-    limits = [joint.find("limit") for joint in root.iter("joint")
-              if joint.get("type") == "revolute"]
+    limits = [
+        joint.find("limit") for joint in root.iter("joint") if joint.get("type") == "revolute"
+    ]
     assert len(limits) == 7
 
 
@@ -130,8 +134,8 @@ def test_transforms_lead_to_the_tool(world):
     q = [float(value) for value in world.data.qpos[:7]]
     tree = {
         child: (parent, Pose.from_xyzw(place, turn))
-        for parent, child, place, turn in
-        urdf.transforms(q, world.gripper.width) + urdf.fixed_transforms("base")
+        for parent, child, place, turn in urdf.transforms(q, world.gripper.width)
+        + urdf.fixed_transforms("base")
     }
 
     def in_base(frame: str) -> Pose:
@@ -147,8 +151,10 @@ def test_transforms_lead_to_the_tool(world):
 
 def test_optical_frames_look_where_the_cameras_look(world):
     cameras = {camera.name: camera for camera in world.task.scene().cameras}
-    frames = {child: (parent, Pose.from_xyzw(place, turn)) for parent, child, place, turn
-              in urdf.fixed_transforms("base", list(cameras.values()))}
+    frames = {
+        child: (parent, Pose.from_xyzw(place, turn))
+        for parent, child, place, turn in urdf.fixed_transforms("base", list(cameras.values()))
+    }
     parent, side = frames[urdf.optical_frame("side")]
     assert parent == "base"
     view = world.model.camera("side").id

@@ -71,8 +71,9 @@ def test_force_on_a_rigid_surface_is_stiffness_times_clip(world):
     # The environment pushes the arm up; friction and posture take little.
     assert force[2] == pytest.approx(expected, rel=0.1)
     assert np.abs(force[:2]).max() < 0.1 * expected
-    assert world.objects[HOLE_TRUE].inverse().apply(
-        world.pose.apply([0, 0, 0.04]))[2] == pytest.approx(0.0, abs=5e-4)
+    assert world.objects[HOLE_TRUE].inverse().apply(world.pose.apply([0, 0, 0.04]))[
+        2
+    ] == pytest.approx(0.0, abs=5e-4)
 
 
 def test_walls_of_the_hole_push_back_with_the_right_sign(world):
@@ -129,8 +130,9 @@ def test_resets_follow_the_seed_and_leave_the_arm_alone(world):
     world.reset_world(12)
     assert first[HOLE_TRUE].distance(world.objects[HOLE_TRUE])[0] > 1e-4
     world.reset_world(11)
-    assert all(np.array_equal(first[name].position, pose.position)
-               for name, pose in world.objects.items())
+    assert all(
+        np.array_equal(first[name].position, pose.position) for name, pose in world.objects.items()
+    )
     assert np.array_equal(world.data.qpos, q) and world.time_ns == time
     body = world.model.body(HOLE_TRUE).id
     assert np.allclose(world.data.xpos[body], first[HOLE_TRUE].position)
@@ -139,7 +141,9 @@ def test_resets_follow_the_seed_and_leave_the_arm_alone(world):
 
 def test_torques_and_their_change_are_limited(world):
     world.controller.gains = dataclasses.replace(
-        world.controller.gains, stiffness=np.full(6, 1e5), error_clip=np.full(6, 1.0),
+        world.controller.gains,
+        stiffness=np.full(6, 1e5),
+        error_clip=np.full(6, 1.0),
         max_delta_tau=0.5,
     )
     world.set_target(shifted(world.pose, x=0.3, z=0.3))
@@ -167,8 +171,11 @@ def test_the_target_filter_delays(world):
 
 def test_operational_space_moves_with_the_stiffness_as_acceleration(world):
     world.controller.gains = dataclasses.replace(
-        world.controller.gains, use_operational_space=True,
-        stiffness=np.full(6, 200.0), damping=np.full(6, 28.0), limit_torques=False,
+        world.controller.gains,
+        use_operational_space=True,
+        stiffness=np.full(6, 200.0),
+        damping=np.full(6, 28.0),
+        limit_torques=False,
     )
     start = world.pose
     world.set_target(shifted(start, x=0.005, y=0.005))

@@ -79,8 +79,9 @@ def _scalar_or_tuple(value: Any, hint: Any, where: str) -> Any:
     if origin is typing.Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise OverrideError(f"{where} must be one of {', '.join(map(str, choices))}, "
-                                f"not {value!r}")
+            raise OverrideError(
+                f"{where} must be one of {', '.join(map(str, choices))}, not {value!r}"
+            )
         return value
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in typing.get_args(hint):
@@ -88,8 +89,10 @@ def _scalar_or_tuple(value: Any, hint: Any, where: str) -> Any:
         hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    if isinstance(hint, type) and isinstance(value, hint) and not (
-        hint is int and isinstance(value, bool)
+    if (
+        isinstance(hint, type)
+        and isinstance(value, hint)
+        and not (hint is int and isinstance(value, bool))
     ):
         return value
     name = getattr(hint, "__name__", str(hint))

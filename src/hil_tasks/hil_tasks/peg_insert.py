@@ -92,15 +92,17 @@ class PegInsert(Task):
         leash = Leash(translation=0.01, rotation=0.1)
         return TaskSpec(
             name=self.name,
-            max_episode_steps=60,
+            max_episode_steps=100,
             action_scale=ActionScale(translation=0.005, rotation=0.025),
             leash=leash,
-            workspace=Workspace(low=(x - 0.05, y - 0.05, inserted - 0.002),
-                                high=(x + 0.05, y + 0.05, start + 0.05)),
+            workspace=Workspace(
+                low=(x - 0.05, y - 0.05, inserted - 0.002), high=(x + 0.05, y + 0.05, start + 0.05)
+            ),
             orientation=OrientationLimit(tabletop.TOOL_DOWN, cone=0.12, twist=0.3),
             speed=tabletop.SPEED,
-            reset=ResetSpec((x, y, start), tabletop.TOOL_DOWN, lift=0.06, linear_speed=0.15,
-                            angular_speed=0.8),
+            reset=ResetSpec(
+                (x, y, start), tabletop.TOOL_DOWN, lift=0.06, linear_speed=0.15, angular_speed=0.8
+            ),
             compliance={
                 "policy": tabletop.compliance(0.0075, 0.1),
                 "reset": tabletop.compliance(0.015, 0.2),
@@ -110,24 +112,52 @@ class PegInsert(Task):
 
     def _tensors(self, leash: Leash) -> dict[str, TensorSpec]:
         tensors = {
-            "position": TensorSpec((3,), low=-10, high=10, scale=(0.02,),
-                                   doc="tip of the peg from the estimated hole's mouth, m"),
-            "near": TensorSpec((3,), low=-1, high=1, scale=(0.004,),
-                               doc="the same, enlarged and clipped: the last millimetres"),
-            "rotation": TensorSpec((3,), low=-10, high=10, scale=(0.1,),
-                                   doc="rotation vector from the peg upright in the estimated "
-                                       "hole, rad"),
-            "twist": TensorSpec((6,), low=-10, high=10, scale=(0.1,) * 3 + (0.5,) * 3,
-                                doc="twist of the tool centre point, m/s and rad/s"),
-            "wrench": TensorSpec((6,), low=-10, high=10, scale=(10.0,) * 3 + (0.1,) * 3,
-                                 doc="external force, and its moment about the peg's tip: "
-                                     "which side of the peg is carried, N and Nm"),
+            "position": TensorSpec(
+                (3,),
+                low=-10,
+                high=10,
+                scale=(0.02,),
+                doc="tip of the peg from the estimated hole's mouth, m",
+            ),
+            "near": TensorSpec(
+                (3,),
+                low=-1,
+                high=1,
+                scale=(0.004,),
+                doc="the same, enlarged and clipped: the last millimetres",
+            ),
+            "rotation": TensorSpec(
+                (3,),
+                low=-10,
+                high=10,
+                scale=(0.1,),
+                doc="rotation vector from the peg upright in the estimated hole, rad",
+            ),
+            "twist": TensorSpec(
+                (6,),
+                low=-10,
+                high=10,
+                scale=(0.1,) * 3 + (0.5,) * 3,
+                doc="twist of the tool centre point, m/s and rad/s",
+            ),
+            "wrench": TensorSpec(
+                (6,),
+                low=-10,
+                high=10,
+                scale=(10.0,) * 3 + (0.1,) * 3,
+                doc="external force, and its moment about the peg's tip: "
+                "which side of the peg is carried, N and Nm",
+            ),
         }
         if self.params.observe_target:
             scale = (leash.translation,) * 3 + (leash.rotation,) * 3
-            tensors["command"] = TensorSpec((6,), low=-2, high=2, scale=scale,
-                                            doc="controller's target from the measured pose, "
-                                                "m and rotation vector in rad")
+            tensors["command"] = TensorSpec(
+                (6,),
+                low=-2,
+                high=2,
+                scale=scale,
+                doc="controller's target from the measured pose, m and rotation vector in rad",
+            )
         return tensors
 
     def observe(self, reading: Reading) -> Observation:
@@ -208,8 +238,10 @@ class PegInsert(Task):
         floor = (p.block_height - p.hole_depth) / 2
         surface = 'class="part" rgba="0.35 0.42 0.55 1"'
         walls = [
-            (inner + wall / 2, 0.0, wall / 2, outer), (-inner - wall / 2, 0.0, wall / 2, outer),
-            (0.0, inner + wall / 2, inner, wall / 2), (0.0, -inner - wall / 2, inner, wall / 2),
+            (inner + wall / 2, 0.0, wall / 2, outer),
+            (-inner - wall / 2, 0.0, wall / 2, outer),
+            (0.0, inner + wall / 2, inner, wall / 2),
+            (0.0, -inner - wall / 2, inner, wall / 2),
         ]
         geoms = [
             f'<geom type="box" pos="{cx} {cy} {-half_depth}" size="{sx} {sy} {half_depth}" '
@@ -217,8 +249,10 @@ class PegInsert(Task):
             for cx, cy, sx, sy in walls
         ]
         if floor > 0.0:
-            geoms.append(f'<geom type="box" pos="0 0 {-p.hole_depth - floor}" '
-                         f'size="{outer} {outer} {floor}" {surface}/>')
+            geoms.append(
+                f'<geom type="box" pos="0 0 {-p.hole_depth - floor}" '
+                f'size="{outer} {outer} {floor}" {surface}/>'
+            )
         return "".join(geoms)
 
     def _peg(self) -> str:
@@ -226,13 +260,16 @@ class PegInsert(Task):
         top = -0.01
         half = (p.peg_length - top) / 2
         size = p.peg_half_width
-        look = (f'<geom type="box" pos="0 0 {top + half}" size="{size} {size} {half}" '
-                'class="visual" rgba="0.85 0.55 0.2 1"/>')
+        look = (
+            f'<geom type="box" pos="0 0 {top + half}" size="{size} {size} {half}" '
+            'class="visual" rgba="0.85 0.55 0.2 1"/>'
+        )
         edge = size - p.peg_edge
         edges = "".join(
             f'<geom type="capsule" class="tool" size="{p.peg_edge}" '
             f'fromto="{sx * edge} {sy * edge} {top} {sx * edge} {sy * edge} '
             f'{p.peg_length - p.peg_edge}"/>'
-            for sx in (-1, 1) for sy in (-1, 1)
+            for sx in (-1, 1)
+            for sy in (-1, 1)
         )
         return look + edges

@@ -61,25 +61,43 @@ class Reach(Task):
             max_episode_steps=50,
             action_scale=ActionScale(translation=0.02, rotation=0.05),
             leash=Leash(translation=0.02, rotation=0.15),
-            workspace=Workspace(low=(x - 0.2, y - 0.2, z - 0.18),
-                                high=(x + 0.2, y + 0.2, z + 0.2)),
+            workspace=Workspace(
+                low=(x - 0.2, y - 0.2, z - 0.18), high=(x + 0.2, y + 0.2, z + 0.2)
+            ),
             orientation=OrientationLimit(tabletop.TOOL_DOWN, cone=0.35, twist=0.6),
             speed=tabletop.SPEED,
-            reset=ResetSpec(CENTRE, tabletop.TOOL_DOWN, lift=0.0, linear_speed=0.2,
-                            angular_speed=0.8),
+            reset=ResetSpec(
+                CENTRE, tabletop.TOOL_DOWN, lift=0.0, linear_speed=0.2, angular_speed=0.8
+            ),
             compliance={
                 "policy": tabletop.compliance(0.02, 0.15),
                 "reset": tabletop.compliance(0.02, 0.3),
             },
             observation={
-                "achieved": TensorSpec((3,), low=-5, high=5, scale=(0.1,),
-                                       doc="tool centre point from the workspace's centre, m"),
-                "desired": TensorSpec((3,), low=-5, high=5, scale=(0.1,),
-                                      doc="goal from the workspace's centre, m"),
-                "rotation": TensorSpec((3,), low=-5, high=5, scale=(0.1,),
-                                       doc="rotation vector from the tool pointing down, rad"),
-                "twist": TensorSpec((6,), low=-5, high=5, scale=(0.2,) * 3 + (1.0,) * 3,
-                                    doc="twist of the tool centre point, m/s and rad/s"),
+                "achieved": TensorSpec(
+                    (3,),
+                    low=-5,
+                    high=5,
+                    scale=(0.1,),
+                    doc="tool centre point from the workspace's centre, m",
+                ),
+                "desired": TensorSpec(
+                    (3,), low=-5, high=5, scale=(0.1,), doc="goal from the workspace's centre, m"
+                ),
+                "rotation": TensorSpec(
+                    (3,),
+                    low=-5,
+                    high=5,
+                    scale=(0.1,),
+                    doc="rotation vector from the tool pointing down, rad",
+                ),
+                "twist": TensorSpec(
+                    (6,),
+                    low=-5,
+                    high=5,
+                    scale=(0.2,) * 3 + (1.0,) * 3,
+                    doc="twist of the tool centre point, m/s and rad/s",
+                ),
             },
         )
 
@@ -87,12 +105,14 @@ class Reach(Task):
         """Observation; see the specification."""
         goal = self.object_pose(reading, GOAL)
         level = self.spec.reset.pose.rotation
-        return self.tensors({
-            "achieved": reading.pose.position - CENTRE,
-            "desired": goal.position - CENTRE,
-            "rotation": (reading.pose.rotation * level.inv()).as_rotvec(),
-            "twist": reading.twist,
-        })
+        return self.tensors(
+            {
+                "achieved": reading.pose.position - CENTRE,
+                "desired": goal.position - CENTRE,
+                "rotation": (reading.pose.rotation * level.inv()).as_rotvec(),
+                "twist": reading.twist,
+            }
+        )
 
     def reward(self, reading: Reading) -> Outcome:
         """1 and the end within the tolerance of the goal, else 0."""
@@ -119,6 +139,8 @@ class Reach(Task):
 
     def scene(self) -> Scene:
         """Goal as a green ball that nothing touches."""
-        ball = (f'<geom type="sphere" size="{self.params.tolerance}" rgba="0.2 0.8 0.3 0.8" '
-                'contype="0" conaffinity="0"/>')
+        ball = (
+            f'<geom type="sphere" size="{self.params.tolerance}" rgba="0.2 0.8 0.3 0.8" '
+            'contype="0" conaffinity="0"/>'
+        )
         return Scene(objects=(SceneObject(GOAL, ball),), cameras=tabletop.cameras(CENTRE))

@@ -55,5 +55,3 @@ class Scene:
     tool: str = ""
     tool_width: float = 0.0
     cameras: tuple[Camera, ...] = ()
-
-

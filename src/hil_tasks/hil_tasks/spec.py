@@ -185,13 +185,19 @@ class TaskSpec:
         _require(self.max_episode_steps > 0, "max_episode_steps must be > 0")
         _require(self.action_frame in ("base", "ee"), "action_frame must be base or ee")
         _require(self.reference in ("target", "measured"), "reference must be target or measured")
-        _require(min(self.action_scale.translation, self.action_scale.rotation) > 0.0,
-                 "action_scale must be > 0")
+        _require(
+            min(self.action_scale.translation, self.action_scale.rotation) > 0.0,
+            "action_scale must be > 0",
+        )
         _require(min(self.leash.translation, self.leash.rotation) > 0.0, "leash must be > 0")
-        _require(all(a < b for a, b in zip(self.workspace.low, self.workspace.high, strict=True)),
-                 "workspace: every low must be below its high")
-        _require({"policy", "reset"} <= set(self.compliance),
-                 "compliance must have the presets policy and reset")
+        _require(
+            all(a < b for a, b in zip(self.workspace.low, self.workspace.high, strict=True)),
+            "workspace: every low must be below its high",
+        )
+        _require(
+            {"policy", "reset"} <= set(self.compliance),
+            "compliance must have the presets policy and reset",
+        )
 
     @property
     def period(self) -> float:
@@ -226,8 +232,14 @@ class TaskSpec:
         leash. Limits, compliance and time limit may differ.
         """
         observation = [
-            [name, list(spec.shape), spec.dtype, _number(spec.low), _number(spec.high),
-             list(spec.scale)]
+            [
+                name,
+                list(spec.shape),
+                spec.dtype,
+                _number(spec.low),
+                _number(spec.high),
+                list(spec.scale),
+            ]
             for name, spec in self.observation.items()
         ]
         content = {

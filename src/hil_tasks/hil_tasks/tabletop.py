@@ -52,6 +52,9 @@ def _look_at(
     bx, by, bz = (value / norm for value in backward)
     level = math.hypot(bx, by)
     right = (-by / level, bx / level, 0.0)
-    up = (by * right[2] - bz * right[1], bz * right[0] - bx * right[2],
-          bx * right[1] - by * right[0])
+    up = (
+        by * right[2] - bz * right[1],
+        bz * right[0] - bx * right[2],
+        bx * right[1] - by * right[0],
+    )
     return (*right, *up)

@@ -20,8 +20,12 @@ NAMES = ("reach", "peg_insert")
 
 def reading_at(pose: Pose, objects: dict[str, Pose], **changes: Any) -> Reading:
     values: dict[str, Any] = {
-        "twist": np.zeros(6), "wrench": np.zeros(6), "q": np.zeros(7), "dq": np.zeros(7),
-        "gripper_width": 0.0, "target": pose,
+        "twist": np.zeros(6),
+        "wrench": np.zeros(6),
+        "q": np.zeros(7),
+        "dq": np.zeros(7),
+        "gripper_width": 0.0,
+        "target": pose,
     }
     return Reading(pose=pose, objects=objects, **(values | changes))
 
@@ -31,8 +35,12 @@ def test_observations_match_the_specification(name):
     task = hil_tasks.load(name)
     rng = np.random.default_rng(0)
     for _ in range(20):
-        reading = reading_at(task.sample_start(rng), task.sample_world(rng),
-                             twist=rng.normal(size=6) * 100, wrench=rng.normal(size=6) * 1000)
+        reading = reading_at(
+            task.sample_start(rng),
+            task.sample_world(rng),
+            twist=rng.normal(size=6) * 100,
+            wrench=rng.normal(size=6) * 1000,
+        )
         observation = task.observe(reading)
         assert list(observation) == list(task.spec.observation)
         assert task.spec.observation_space.contains(observation)
@@ -139,11 +147,14 @@ def test_wrong_overrides_are_refused_by_name(overrides, message):
 
 
 def test_overrides_reach_nested_values():
-    task = hil_tasks.load("peg_insert", {
-        "max_episode_steps": 7,
-        "compliance": {"policy": {"error_clip": [0.005] * 6}},
-        "params": {"start_height": [0.005, 0.01], "peg_length": 0.045},
-    })
+    task = hil_tasks.load(
+        "peg_insert",
+        {
+            "max_episode_steps": 7,
+            "compliance": {"policy": {"error_clip": [0.005] * 6}},
+            "params": {"start_height": [0.005, 0.01], "peg_length": 0.045},
+        },
+    )
     assert isinstance(task, PegInsert)
     assert task.spec.max_episode_steps == 7
     assert task.spec.compliance["policy"].error_clip == (0.005,) * 6
@@ -159,8 +170,12 @@ def test_fingerprint_covers_meaning_and_nothing_else():
     same = hil_tasks.load("peg_insert", {"max_episode_steps": 7, "params": {"clearance": 0.001}})
     assert same.spec.fingerprint() == base
     different: list[dict[str, Any]] = [
-        {"action_scale": {"translation": 0.02}}, {"action_frame": "ee"}, {"control_hz": 20.0},
-        {"reference": "measured"}, {"cameras": ["wrist"]}, {"leash": {"rotation": 0.2}},
+        {"action_scale": {"translation": 0.02}},
+        {"action_frame": "ee"},
+        {"control_hz": 20.0},
+        {"reference": "measured"},
+        {"cameras": ["wrist"]},
+        {"leash": {"rotation": 0.2}},
     ]
     prints = {hil_tasks.load("peg_insert", change).spec.fingerprint() for change in different}
     prints.add(hil_tasks.load("reach").spec.fingerprint())

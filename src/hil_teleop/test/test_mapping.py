@@ -178,4 +178,4 @@ def test_a_device_that_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match="open_button"):
         Mapping(MappingConfig()).update(REST, (0,), 0.0)
     with pytest.raises(ValueError, match="not finite"):
-        Mapping(MappingConfig()).update((math.nan,) + REST[1:], (0, 0), 0.0)
+        Mapping(MappingConfig()).update((math.nan, *REST[1:]), (0, 0), 0.0)

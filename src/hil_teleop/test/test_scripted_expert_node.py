@@ -18,7 +18,7 @@ from hil_teleop.scripted_expert_node import ScriptedExpertNode
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from listener import Listener, diagnosed  # noqa: E402
+from listener import Listener, diagnosed
 
 PERIOD = 100_000_000
 

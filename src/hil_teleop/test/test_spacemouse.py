@@ -9,9 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_hid import KEYBOARD, NAVIGATOR, Bus, install  # noqa: E402
+import itertools
 
-from hil_teleop.spacemouse import (  # noqa: E402
+from fake_hid import KEYBOARD, NAVIGATOR, Bus, install
+
+from hil_teleop.spacemouse import (
     UDEV_RULE,
     SpaceMouse,
     SpaceMouseConfig,
@@ -149,7 +151,7 @@ def test_search_backs_off(bus: Bus, clock: Clock) -> None:
         if bus.enumerations > before:
             attempts.append(clock.now)
         clock.now += 0.125
-    gaps = [b - a for a, b in zip(attempts, attempts[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(attempts)]
     assert gaps[:3] == [0.5, 1.0, 2.0] and set(gaps[3:]) == {2.0}
     assert "no SpaceMouse is connected" in mouse.problem and "plug it in" in mouse.advice
 

@@ -19,8 +19,8 @@ from hil_teleop.teleop_node import TeleopNode
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_hid import Bus, install  # noqa: E402
-from listener import Listener, diagnosed  # noqa: E402
+from fake_hid import Bus, install
+from listener import Listener, diagnosed
 
 REST = [0.0] * 6
 FORWARD = [1.0] + [0.0] * 5

@@ -52,9 +52,9 @@ ERROR_NAMES = (
 )
 """Fields of franka_msgs/Errors in their order."""
 
-_HEADER = 4                              # encapsulation of CDR
+_HEADER = 4  # encapsulation of CDR
 _TAIL = 8 + 8 + 1 + 2 * len(ERROR_NAMES)
-_MOST_PADDING = 3                        # payloads are padded to four bytes
+_MOST_PADDING = 3  # payloads are padded to four bytes
 
 
 class FrankaMode(IntEnum):
@@ -103,17 +103,15 @@ def parse(data: bytes) -> FrankaStatus:
         raise ValueError(f"FrankaRobotState of {size} bytes has its tail at no multiple of 8")
     end = size - padding
     time, rate, mode = struct.unpack_from(order + "ddB", data, end - _TAIL)
-    flags = data[end - 2 * len(ERROR_NAMES):end]
+    flags = data[end - 2 * len(ERROR_NAMES) : end]
     if any(flag > 1 for flag in flags):
         raise ValueError("FrankaRobotState has error flags that are no booleans")
     if mode > max(FrankaMode):
         raise ValueError(f"FrankaRobotState has unknown mode {mode}")
     if not (math.isfinite(time) and math.isfinite(rate)):
         raise ValueError("FrankaRobotState has a time or success rate that is not finite")
-    current = flags[:len(ERROR_NAMES)]
+    current = flags[: len(ERROR_NAMES)]
     errors: tuple[str, ...] = ()
     if any(current):
-        errors = tuple(
-            name for name, flag in zip(ERROR_NAMES, current, strict=True) if flag
-        )
+        errors = tuple(name for name, flag in zip(ERROR_NAMES, current, strict=True) if flag)
     return FrankaStatus(time, rate, FrankaMode(mode), errors)
