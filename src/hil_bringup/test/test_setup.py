@@ -150,9 +150,10 @@ def test_missing_optional_things_do_not_stop_set_up(tmp_path: Path) -> None:
 
 
 def test_install_command() -> None:
-    command = "apt-get install -y --no-install-recommends cmake make"
-    assert checks.install_command(["cmake", "make"], root=True) == command
-    assert checks.install_command(["cmake", "make"], root=False) == f"sudo {command}"
+    install = "apt-get install -y --no-install-recommends cmake make"
+    names = ["cmake", "make"]
+    assert checks.install_command(names, root=True) == f"apt-get update && {install}"
+    assert checks.install_command(names, root=False) == f"sudo apt-get update && sudo {install}"
 
 
 # --------------------------------------------------------------------------------- interpreters

@@ -49,7 +49,8 @@ def build(scene: Scene, timestep: float) -> str:
     """
     world = "".join(
         (
-            '<light pos="0.8 -0.6 2.0" dir="-0.2 0.2 -1" diffuse="0.35 0.35 0.35" specular="0 0 0"/>',
+            '<light pos="0.8 -0.6 2.0" dir="-0.2 0.2 -1" diffuse="0.35 0.35 0.35" '
+            'specular="0 0 0"/>',
             '<body name="base">',
             _arm(scene),
             "</body>",

@@ -86,11 +86,11 @@ SERVICES = {
     "/hil_sim/reset_world": "hil_interfaces/srv/ResetWorld",
     "/controller_manager/list_controllers": "controller_manager_msgs/srv/ListControllers",
     "/controller_manager/switch_controller": "controller_manager_msgs/srv/SwitchController",
-    "/controller_manager/list_hardware_components": "controller_manager_msgs/srv/ListHardwareComponents",
-    "/controller_manager/set_hardware_component_state": "controller_manager_msgs/srv/SetHardwareComponentState",
+    "/controller_manager/list_hardware_components": "controller_manager_msgs/srv/ListHardwareComponents",  # noqa: E501
+    "/controller_manager/set_hardware_component_state": "controller_manager_msgs/srv/SetHardwareComponentState",  # noqa: E501
     "/controller_manager/load_controller": "controller_manager_msgs/srv/LoadController",
     "/controller_manager/configure_controller": "controller_manager_msgs/srv/ConfigureController",
-    "/service_server/set_force_torque_collision_behavior": "franka_msgs/srv/SetForceTorqueCollisionBehavior",
+    "/service_server/set_force_torque_collision_behavior": "franka_msgs/srv/SetForceTorqueCollisionBehavior",  # noqa: E501
     "/service_server/set_full_collision_behavior": "franka_msgs/srv/SetFullCollisionBehavior",
     "/service_server/set_load": "franka_msgs/srv/SetLoad",
     "/service_server/set_cartesian_stiffness": "franka_msgs/srv/SetCartesianStiffness",
@@ -102,7 +102,7 @@ SERVICES = {
     "/franka_gripper/homing/_action/send_goal": "franka_msgs/action/Homing_SendGoal",
     "/franka_gripper/move/_action/send_goal": "franka_msgs/action/Move_SendGoal",
     "/franka_gripper/grasp/_action/send_goal": "franka_msgs/action/Grasp_SendGoal",
-    "/franka_gripper/gripper_action/_action/send_goal": "control_msgs/action/GripperCommand_SendGoal",
+    "/franka_gripper/gripper_action/_action/send_goal": "control_msgs/action/GripperCommand_SendGoal",  # noqa: E501
     "/action_server/error_recovery/_action/send_goal": "franka_msgs/action/ErrorRecovery_SendGoal",
 }
 

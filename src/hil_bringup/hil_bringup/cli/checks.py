@@ -182,8 +182,9 @@ def is_debian() -> bool:
 
 def install_command(names: Iterable[str], *, root: bool | None = None) -> str:
     """The exact command that installs Debian packages."""
-    root = os.geteuid() == 0 if root is None else root
-    return f"{'' if root else 'sudo '}apt-get install -y --no-install-recommends {' '.join(names)}"
+    sudo = "" if (os.geteuid() == 0 if root is None else root) else "sudo "
+    install = f"{sudo}apt-get install -y --no-install-recommends {' '.join(names)}"
+    return f"{sudo}apt-get update && {install}"
 
 
 def report(checks: Iterable[Check]) -> str:

@@ -26,7 +26,9 @@ def run(workspace: Workspace, environment: Mapping[str, str], arguments: Sequenc
         if subprocess.run(command, cwd=workspace.root, env=environment, check=False).returncode:
             failed.append(name)
     if failed:
-        print(f"== FAILED: {', '.join(failed)} (see above); the tests run all the same")
+        print(
+            f"== FAILED: {', '.join(failed)} (see above); the tests run all the same", flush=True
+        )
     folders = [] if any(not a.startswith("-") for a in arguments) else test_folders(workspace.root)
     command = [python, "-m", "pytest", *folders, *arguments]
     print(f"== pytest {' '.join([*folders, *arguments])}", flush=True)
