@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 from action_msgs.msg import GoalStatus
@@ -251,10 +251,24 @@ class Graph:
         return wait_for(look, what, explain=self.output)
 
 
-class Watch:
-    """A person's view of a graph: what it says, and a way to ask the actor for episodes."""
+class Awaitable(Protocol):
+    """What a Watch has to know of a graph, however it was started."""
 
-    def __init__(self, domain: Domain) -> None:
+    managed: list[str]
+    """Full names of the lifecycle nodes, sorted."""
+
+    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for something that the graph does."""
+
+
+class Watch:
+    """A person's view of a graph: what it says, and a way to ask the actor for episodes.
+
+    Args:
+        domain: number of the ROS domain.
+    """
+
+    def __init__(self, domain: int) -> None:
         self.ready = False
         self.status = ""
         self.actor = ActorState()
@@ -267,7 +281,7 @@ class Watch:
         """Newest diagnostics: values by node."""
         self._step_data: list[bytes] = []
         self._steps: list[Step] = []
-        self._ros = Ros(domain.number)
+        self._ros = Ros(domain)
         self._open = True
         self.node = self._ros.node("watch")
         self._states: dict[str, Any] = {}
@@ -343,7 +357,7 @@ class Watch:
             self._states[name].remove_pending_request(future)
         return {n: f.result().current_state.label for n, f in asked.items() if f.done()}
 
-    def all_active(self, graph: Graph) -> bool:
+    def all_active(self, graph: Awaitable) -> bool:
         """Every managed node says that it is active, and hil_manager that the graph is ready."""
         if not self.ready:
             return False
@@ -363,12 +377,12 @@ class Watch:
         ]
         return {(name, kind) for name, kinds in pairs for kind in kinds if "/watch" not in name}
 
-    def ask(self, graph: Graph, mode: str, **goal: Any) -> Episodes:
+    def ask(self, graph: Awaitable, mode: str, **goal: Any) -> Episodes:
         """Ask the actor for episodes."""
         graph.wait_for(self._run.server_is_ready, "the actor's action server")
         return Episodes(self, graph, RunEpisodes.Goal(mode=mode, **goal))
 
-    def episodes_of(self, graph: Graph, mode: str, **goal: Any) -> RunEpisodes.Result:
+    def episodes_of(self, graph: Awaitable, mode: str, **goal: Any) -> RunEpisodes.Result:
         """Have the actor run episodes; return the result when they are done."""
         asked = self.ask(graph, mode, **goal)
         graph.wait_for(lambda: asked.done, f"{mode} episodes to end")
@@ -379,7 +393,7 @@ class Watch:
 class Episodes:
     """A request to the actor."""
 
-    def __init__(self, watch: Watch, graph: Graph, goal: RunEpisodes.Goal) -> None:
+    def __init__(self, watch: Watch, graph: Awaitable, goal: RunEpisodes.Goal) -> None:
         sent = watch._run.send_goal_async(goal)
         graph.wait_for(sent.done, "the actor to answer")
         self._handle = sent.result()
@@ -407,10 +421,11 @@ class Episodes:
 
 
 def content(step: Step) -> tuple[Any, ...]:
-    """What a step says about the world, comparable: episode, step, tensors and judgement."""
+    """What a step says about the world, comparable: when, tensors, action and judgement."""
     tensors = {**from_msgs(step.observation)}
     tensors.update({f"final {k}": v for k, v in from_msgs(step.final_observation).items()})
     values = tuple((name, value.tobytes()) for name, value in tensors.items())
     action = np.asarray(step.action, dtype=np.float32).tobytes()
     judged = (step.reward, step.terminated, step.truncated, step.success, step.flags)
-    return step.episode, step.step, values, action, *judged
+    stamp = step.header.stamp.sec, step.header.stamp.nanosec
+    return step.episode, step.step, stamp, values, action, *judged

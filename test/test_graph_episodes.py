@@ -50,7 +50,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     settings = write(folder / "learner.yaml", LEARNER)
     task = write(folder / "task.yaml", "task: reach\nmax_episode_steps: 25\n")
     given = {"task_file": task, "learner_file": settings}
-    with Domain() as domain, Watch(domain) as watch, Graph(domain, folder, **given) as graph:
+    with (
+        Domain() as domain,
+        Watch(domain.number) as watch,
+        Graph(domain, folder, **given) as graph,
+    ):
         graph.up()
         graph.wait_for(lambda: watch.all_active(graph), "all nodes to be active")
         yield Run(graph, watch)

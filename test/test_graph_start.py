@@ -51,7 +51,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """The graph, started in one of the orders, ready."""
     folder = tmp_path_factory.mktemp("start")
     order = ORDERS[request.param]
-    with Domain() as domain, Watch(domain) as watch, Graph(domain, folder, task="reach") as graph:
+    with (
+        Domain() as domain,
+        Watch(domain.number) as watch,
+        Graph(domain, folder) as graph,
+    ):
         assert not order or sorted(order) == sorted(graph.nodes)
         processes = [start_one(graph, watch, n, order) for n in order] or [graph.up()]
         graph.wait_for(lambda: watch.all_active(graph), "all nodes to be active")
@@ -114,9 +118,9 @@ def test_ctrl_c_leaves_nothing(run: Run) -> None:
 
 
 def test_killed_hil_up_leaves_nothing(domain: Domain, tmp_path: Path) -> None:
-    with Graph(domain, tmp_path, task="reach") as graph:
+    with Graph(domain, tmp_path) as graph:
         up = graph.up()
-        with Watch(domain) as watch:
+        with Watch(domain.number) as watch:
             nodes = graph.nodes.values()
             graph.wait_for(lambda: all(watch.sees(n) for n in nodes), "all nodes to appear")
         segments = domain.segments()

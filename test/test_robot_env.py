@@ -17,7 +17,7 @@ def arm(
 ) -> Iterator[tuple[Graph, Watch]]:
     """Simulator and bridge, each in a process, each activating itself."""
     monkeypatch.setenv("ROS_DOMAIN_ID", str(domain.number))
-    with Watch(domain) as watch, Graph(domain, tmp_path, task="reach") as graph:
+    with Watch(domain.number) as watch, Graph(domain, tmp_path, task="reach") as graph:
         for name in ("robot_bridge", "hil_sim"):
             graph.start(name, "-p", "autostart:=true")
         yield graph, watch

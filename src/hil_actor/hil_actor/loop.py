@@ -167,6 +167,7 @@ class EpisodeRunner:
                     totals = totals.plus(summary)
                     on_episode(summary, totals)
                 if problem:
+                    graph.announce(phase="waiting", text=problem)
                     graph.pause(never, "waiting", partial(str, problem), _RETRY_AFTER)
                 else:
                     index += 1

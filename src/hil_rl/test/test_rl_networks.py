@@ -36,17 +36,23 @@ def network(shape: MLPShape) -> MLP:
 
 
 @pytest.mark.parametrize("onednn", [True, False])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("wanted", ["parameters", "inputs", "both", "action"])
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        (name, wanted)
+        for name, shape in SHAPES.items()
+        for wanted in ("parameters", "inputs", "both", "action")
+        if shape.action or wanted != "action"
+    ],
+)
 def test_fused_network_equals_plain_torch(
-    onednn: bool, shape: MLPShape, wanted: str, monkeypatch: pytest.MonkeyPatch
+    onednn: bool, name: str, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outputs and every gradient, against autograd in double precision."""
+    shape = SHAPES[name]
     if not onednn:
         monkeypatch.setattr(networks, "_onednn_linear", None)
     net, (state, action) = network(shape), inputs(shape)
-    if wanted == "action" and action is None:
-        pytest.skip("no action")
     leaves = [] if wanted in ("parameters", "action") else [state]
     if action is not None and wanted != "parameters":
         leaves.append(action)

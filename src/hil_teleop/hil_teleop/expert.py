@@ -86,8 +86,8 @@ class AttentionConfig:
         pause: s after letting go in which the policy is left alone.
     """
 
-    grace: float = 0.5
-    patience: float = 1.0
+    grace: float = 1.0
+    patience: float = 2.0
     patience_spread: float = 0.2
     progress: float = 0.15
     reaction: float = 0.3

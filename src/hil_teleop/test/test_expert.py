@@ -91,8 +91,8 @@ def peg_world() -> World:
 
 def test_inserts_pegs(peg_world: World) -> None:
     expert = ScriptedExpert(peg_world.task, ExpertConfig.load(SETTINGS), seed=3)
-    episodes = [run(peg_world, expert, n, demo=True) for n in range(20)]
-    assert sum(e.success for e in episodes) >= 18
+    episodes = [run(peg_world, expert, n, demo=True) for n in range(60)]
+    assert sum(e.success for e in episodes) >= 54
     assert all(all(e.engaged) for e in episodes)  # a demonstration is driven from the first step
 
 
@@ -102,9 +102,11 @@ def test_reaches_goals() -> None:
     assert all(run(world, expert, n, demo=True).success for n in range(10))
 
 
-def test_same_seed_same_person(peg_world: World) -> None:
+def test_same_seed_same_person() -> None:
+    task = hil_tasks.load("peg_insert")
+    # A world of its own for each: the filtered wrench and the solver remember what was before.
     runs = [
-        run(peg_world, ScriptedExpert(peg_world.task, seed=seed), 1, demo=True).inputs
+        run(World(task), ScriptedExpert(task, seed=seed), 1, demo=True).inputs
         for seed in (5, 5, 6)
     ]
     assert runs[0] == runs[1]
@@ -112,9 +114,10 @@ def test_same_seed_same_person(peg_world: World) -> None:
 
 
 def test_an_episode_does_not_depend_on_the_ones_before(peg_world: World) -> None:
-    fresh, used = (ScriptedExpert(peg_world.task, seed=5) for _ in range(2))
+    task = peg_world.task
+    fresh, used = (ScriptedExpert(task, seed=5) for _ in range(2))
     run(peg_world, used, 0, demo=True)
-    assert run(peg_world, used, 2, True).inputs == run(peg_world, fresh, 2, True).inputs
+    assert run(World(task), used, 2, True).inputs == run(World(task), fresh, 2, True).inputs
 
 
 def test_rescues_a_policy_that_does_nothing_useful(peg_world: World) -> None:
@@ -126,8 +129,10 @@ def test_rescues_a_policy_that_does_nothing_useful(peg_world: World) -> None:
     assert sum(e.success for e in episodes) >= 6
 
 
-def test_leaves_a_policy_alone_that_gets_there(peg_world: World) -> None:
-    """Another expert's driving plays a good policy."""
+def test_leaves_a_policy_alone_that_gets_there() -> None:
+    """Another expert plays a good policy: with a perfect estimate it need not search the rim."""
+    exact = {"params": {"estimate_error_min": 0.0, "estimate_error": 0.0}}
+    peg_world = World(hil_tasks.load("peg_insert", exact))
     policy = ScriptedExpert(peg_world.task, ExpertConfig.load(SETTINGS), seed=11)
     watcher = ScriptedExpert(peg_world.task, ExpertConfig.load(SETTINGS), seed=12)
     engaged = steps = 0
