@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from _figures import Report
-from local_env import LocalEnv
+from _local_env import LocalEnv
 from numpy.typing import NDArray
 
 import hil_tasks

@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -339,10 +340,15 @@ def interrupt_when(record: Path, text: str) -> Iterator[None]:
             pause.wait(0.01)
         os.kill(os.getpid(), 2)
 
+    # A test run that was started in the background inherits an ignored SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    yield
-    watcher.join()
+    try:
+        yield
+    finally:
+        watcher.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_progress_is_visible_without_a_terminal(
