@@ -1,0 +1,63 @@
+"""Every package names what it imports in its package.xml, and depends in the allowed direction."""
+
+import ast
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = sorted(p.parent for p in ROOT.glob("src/*/setup.py"))
+# rosdep keys of Python modules; None: not in rosdep, requirements.txt has it.
+KEYS = {
+    "numpy": "python3-numpy",
+    "scipy": "python3-scipy",
+    "yaml": "python3-yaml",
+    "pytest": "python3-pytest",
+    "matplotlib": "python3-matplotlib",
+    "psutil": "python3-psutil",
+    "rich": "python3-rich",
+    "torch": None,
+    "safetensors": None,
+    "gymnasium": None,
+    "mujoco": None,
+    "tensorboard": None,
+    "pyspacemouse": None,
+    "easyhid": None,
+    "OpenGL": None,
+}
+NO_ROS = ("hil_rl", "hil_tasks")
+NODE_PACKAGES = ("hil_sim", "hil_robot_bridge", "hil_teleop", "hil_actor", "hil_learner")
+
+
+def imported(folder: Path) -> set[str]:
+    """Top-level names that the modules of a folder import."""
+    names: set[str] = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names)
+
+
+def declared(package: Path) -> set[str]:
+    tree = ElementTree.parse(package / "package.xml")
+    return {e.text or "" for e in tree.getroot() if e.tag.endswith("depend")}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.name)
+def test_package_xml_names_every_import(package: Path) -> None:
+    names = imported(package / package.name) - {package.name}
+    wanted = {KEYS.get(name, name) for name in names} - {None}
+    assert not wanted - declared(package), f"{package.name}/package.xml misses these"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.name)
+def test_dependencies_point_one_way(package: Path) -> None:
+    names = imported(package / package.name) - {package.name}
+    if package.name in NO_ROS:
+        assert not {"rclpy", "hil_common", "hil_interfaces"} & names
+    assert not set(NODE_PACKAGES) & names
