@@ -209,24 +209,8 @@ class RunningGraph:
 
 
 @contextmanager
-def running(setting: Setting, seed: int, keep: str | None, name: str) -> Iterator[Client]:
-    """A graph that is ready, and its client; everything is stopped at the end."""
-    with _folder(keep, name) as folder:
-        task_file, arguments = setting.write(folder)
-        graph = RunningGraph(folder, task_file, {"seed": str(seed), **arguments})
-        client = None
-        try:
-            client = Client(graph)
-            client.wait_ready()
-            yield client
-        finally:
-            graph.stop()
-            if client is not None:
-                client.close()
-
-
-@contextmanager
-def _folder(keep: str | None, name: str) -> Iterator[Path]:
+def folder(keep: str | None, name: str) -> Iterator[Path]:
+    """A folder for a graph: temporary, or a new one in `keep`."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="hil-bench-") as temporary:
             yield Path(temporary)
@@ -234,6 +218,25 @@ def _folder(keep: str | None, name: str) -> Iterator[Path]:
     path = Path(keep).absolute() / f"{name}-{time.strftime('%H%M%S')}"
     path.mkdir(parents=True)
     yield path
+
+
+@contextmanager
+def running(setting: Setting, seed: int, where: Path) -> Iterator[Client]:
+    """A graph that is ready, and its client; everything is stopped at the end.
+
+    What the graph leaves is in the folder `where`.
+    """
+    task_file, arguments = setting.write(where)
+    graph = RunningGraph(where, task_file, {"seed": str(seed), **arguments})
+    client = None
+    try:
+        client = Client(graph)
+        client.wait_ready()
+        yield client
+    finally:
+        graph.stop()
+        if client is not None:
+            client.close()
 
 
 class Client:
@@ -361,8 +364,8 @@ class Client:
         self._raw.append((data, published))
 
 
-def report_usage(report: Report, prefix: str, used: Usage, steps: int, rest: Usage) -> None:
-    """Processor time per step of each process and of all, and what the machine did beside.
+def report_step_costs(report: Report, prefix: str, used: Usage, steps: int, rest: Usage) -> None:
+    """Processor time per step of each process and of all.
 
     What the processes use anyhow is taken off: it is paid by the second, not by the step.
 
@@ -373,16 +376,22 @@ def report_usage(report: Report, prefix: str, used: Usage, steps: int, rest: Usa
         steps: number of them.
         rest: while no steps were taken.
     """
+    share = used.at / rest.at
     per_step = {
-        name: 1e3 * (seconds - rest.processes.get(name, 0.0) * used.at / rest.at) / steps
+        name: 1e3 * (seconds - rest.processes.get(name, 0.0) * share) / steps
         for name, seconds in used.processes.items()
     }
     for name, milliseconds in sorted(per_step.items(), key=lambda item: -item[1]):
         report.add(f"{prefix}_cpu_ms_per_step.{name}", milliseconds, "ms", steps)
     report.add(f"{prefix}_cpu_ms_per_step.all", sum(per_step.values()), "ms", steps)
-    idle = 1e2 * sum(rest.processes.values()) / rest.at
-    report.add(f"{prefix}_cpu_pct_at_rest", idle, "%", 1)
-    report.add(f"{prefix}_cores_used", sum(used.processes.values()) / used.at, "cores", steps)
+
+
+def report_load(report: Report, prefix: str, used: Usage, steps: int) -> None:
+    """Share of one core of each process and of all, and of the machine for everything else."""
+    for name, seconds in sorted(used.processes.items(), key=lambda item: -item[1]):
+        report.add(f"{prefix}_core_pct.{name}", 1e2 * seconds / used.at, "%", steps)
+    total = sum(used.processes.values())
+    report.add(f"{prefix}_core_pct.all", 1e2 * total / used.at, "%", steps)
     report.add(f"{prefix}_other_load_pct", used.others, "%", steps)
 
 

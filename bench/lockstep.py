@@ -35,7 +35,10 @@ def measure(report: Report, chosen: argparse.Namespace, kind: str, steps: int) -
         arguments={"pace": "lockstep", "operator": "scripted_expert"},
     )
     _graph.say(f"{kind}: {steps} steps")
-    with _graph.running(setting, chosen.seed, chosen.keep, f"lockstep-{kind}") as client:
+    with (
+        _graph.folder(chosen.keep, f"lockstep-{kind}") as where,
+        _graph.running(setting, chosen.seed, where) as client,
+    ):
         rest = client.rest()
         marks_before, before = 0, client.graph.usage()
 
@@ -57,7 +60,8 @@ def measure(report: Report, chosen: argparse.Namespace, kind: str, steps: int) -
     report.add(f"{prefix}_steps_per_s", 1.0 / fmean(intervals), "1/s", len(intervals))
     rate, count = rate_with_resets(marks)
     report.add(f"{prefix}_steps_per_s_with_resets", rate, "1/s", count)
-    _graph.report_usage(report, prefix, used, len(marks), rest)
+    _graph.report_step_costs(report, prefix, used, len(marks), rest)
+    _graph.report_load(report, prefix, used, len(marks))
 
 
 def run(chosen: argparse.Namespace, report: Report) -> None:

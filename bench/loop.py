@@ -95,34 +95,33 @@ def measure(report: Report, chosen: argparse.Namespace, rate: int, steps: int) -
         arguments={"pace": "realtime", "operator": "scripted_expert"},
     )
     _graph.say(f"{rate} Hz: {steps} steps, {steps / rate:.0f} s")
-    with _graph.running(setting, chosen.seed, chosen.keep, f"loop-{rate}hz") as client:
-        rest = client.rest()
-        ears = Ears(client)
-        policies = Policies(client, ears) if rate == 10 else None
+    with _graph.folder(chosen.keep, f"loop-{rate}hz") as where:
+        with _graph.running(setting, chosen.seed, where) as client:
+            ears = Ears(client)
+            policies = Policies(client, ears) if rate == 10 else None
 
-        def turn() -> None:
-            if ears.training_since and policies is not None:
-                policies.keep_going()
+            def turn() -> None:
+                if ears.training_since and policies is not None:
+                    policies.keep_going()
 
-        goal = RunEpisodes.Goal(
-            mode=RunEpisodes.Goal.TRAIN,
-            seed=chosen.seed,
-            max_steps=TRAINING_STARTS + MARGIN + steps,
-        )
-        client.run(goal, turn)
-        if ears.usage is None:
-            raise _graph.BenchError(f"the learner never trained\n{client.graph.last_words()}")
-        used = client.graph.usage().since(ears.usage)
-        marks = [m for m in client.marks() if m.published >= ears.training_since]
-        run_folder = client.graph.run_folder
-        updates = ears.updates
+            goal = RunEpisodes.Goal(
+                mode=RunEpisodes.Goal.TRAIN,
+                seed=chosen.seed,
+                max_steps=TRAINING_STARTS + MARGIN + steps,
+            )
+            client.run(goal, turn)
+            if ears.usage is None:
+                raise _graph.BenchError(f"no training:\n{client.graph.last_words()}")
+            used, updates = client.graph.usage().since(ears.usage), ears.updates
+            marks = [m for m in client.marks() if m.published >= ears.training_since]
+        batches = first_batches(client.graph.run_folder / "metrics.jsonl")
     timing(report, f"{rate}hz", marks)
     report.add(f"loop.updates_per_s_{rate}hz", updates / used.at, "1/s", updates)
     if policies is not None:
         takeover(report, ears)
         policy_update(report, policies, ears)
-        step_to_batch(report, marks, run_folder)
-    _graph.report_usage(report, f"loop.{rate}hz", used, len(marks), rest)
+        step_to_batch(report, marks, batches)
+    _graph.report_load(report, f"loop.{rate}hz", used, len(marks))
 
 
 def timing(report: Report, kind: str, marks: Sequence[StepMark]) -> None:
@@ -300,10 +299,12 @@ def policy_update(report: Report, policies: Policies, ears: Ears) -> None:
     report.add("loop.policy_bytes", policies.size, "bytes", 1)
 
 
-def step_to_batch(report: Report, marks: Sequence[StepMark], run_folder: Path) -> None:
+def step_to_batch(
+    report: Report, marks: Sequence[StepMark], batches: Mapping[tuple[str, int], float]
+) -> None:
     """From the end of an intervened step to its first batch."""
     until = marks[-1].published - int(SETTLE * NANOSECONDS)
-    delays = batch_delays(marks, first_batches(run_folder / "metrics.jsonl"), until)
+    delays = batch_delays(marks, batches, until)
     never = sum(math.isinf(delay) for delay in delays)
     report.add("loop.step_to_batch_p50_s", percentile(delays, 50), "s", len(delays))
     report.add("loop.step_to_batch_p90_s", percentile(delays, 90), "s", len(delays))

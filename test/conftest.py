@@ -15,6 +15,13 @@ from system import Domain
 from hil_bringup.cli.environment import runtime_defaults
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A whole graph takes long to start where other things run."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def runtime_environment() -> None:
     """What every process of a graph needs, unless somebody has set it."""

@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -38,6 +38,8 @@ from hil_common.tensors import from_msgs
 from hil_common.testing import Ros
 from hil_interfaces.action import RunEpisodes
 from hil_interfaces.msg import ActorState, EpisodeSummary, LearnerStatus, RobotState, Step
+
+ROOT = Path(__file__).resolve().parents[1]
 
 GENEROUS = 200.0
 """Seconds that a busy machine may take for what takes a few."""
@@ -103,14 +105,12 @@ class Domain:
         """Number of a domain that is reserved now, or 0. The kernel ends it with this process."""
         for number in _DOMAINS:
             path = Path(tempfile.gettempdir()) / f"hil-system-test-domain-{number}"
-            lock = path.open("a")
-            try:
+            with ExitStack() as stack, suppress(OSError):  # locked, or another user's
+                lock = stack.enter_context(path.open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.close()
-                continue
-            self._lock = lock
-            return number
+                stack.pop_all()
+                self._lock = lock
+                return number
         return 0
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -206,9 +206,9 @@ class Graph:
         self._output.close()
 
     def up(self) -> subprocess.Popen[bytes]:
-        """Start `hil up sim`, as a shell does: in a process group of its own."""
+        """Start `./hil up sim`, as a shell does: in a process group of its own."""
         words = [f"{key}:={value}" for key, value in self.arguments.items()]
-        return self.run([sys.executable, "-m", "hil_bringup.up", "sim", *words])
+        return self.run([sys.executable, str(ROOT / "hil"), "up", "--no-setup", "sim", *words])
 
     def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
         """Start one node by itself."""
@@ -394,11 +394,26 @@ class Episodes:
     """A request to the actor."""
 
     def __init__(self, watch: Watch, graph: Awaitable, goal: RunEpisodes.Goal) -> None:
-        sent = watch._run.send_goal_async(goal)
-        graph.wait_for(sent.done, "the actor to answer")
-        self._handle = sent.result()
+        self._handle = self._send(watch, graph, goal)
         assert self._handle.accepted
         self._answer = self._handle.get_result_async()
+
+    @staticmethod
+    def _send(watch: Watch, graph: Awaitable, goal: RunEpisodes.Goal) -> Any:
+        """Send the goal; again if nothing comes back.
+
+        Discovery is not symmetric: a request can reach a server that does not yet know the client,
+        and the answer is then lost.
+        """
+        while True:
+            sent = watch._run.send_goal_async(goal)
+            end = time.monotonic() + 10.0
+            graph.wait_for(
+                lambda: sent.done() or time.monotonic() > end,  # noqa: B023
+                "the actor to answer",
+            )
+            if sent.done():
+                return sent.result()
 
     def cancel(self) -> None:
         """Have the actor stop."""

@@ -44,6 +44,7 @@ class Run:
         """
         graph, watch = self.graph, self.watch
         old = graph.pid(name)
+        watch.ready = watch.ready and name != "hil_manager"
         os.kill(old, signal.SIGKILL)
         graph.wait_for(lambda: graph.pid(name) != old, f"{name} to end")
         states = len(watch.robot_states)

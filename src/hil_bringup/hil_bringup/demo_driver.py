@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -37,6 +38,9 @@ _EVALUATION_SEED = 1_000_000
 """Added to the seed: evaluation episodes differ from those that were trained on."""
 _LINE_PERIOD = 10.0
 """Seconds between two progress lines where there is no terminal."""
+_ANSWER_LIMIT = 15.0
+"""Seconds without an answer to a request after which it is made again. Discovery is not symmetric:
+a request can reach a server that does not yet know the client, and the answer is then lost."""
 _LOST_LIMIT = 5.0
 """Seconds without the actor's action server after which the request is made again."""
 
@@ -188,7 +192,7 @@ class Driver(Node):
                 phase.goal,
                 feedback_callback=lambda m: note(m.feedback),
             )
-            if not self._answer(sent, view, done):
+            if not self._answer(sent, view, done, _ANSWER_LIMIT):
                 continue
             handle = sent.result()
             if not handle.accepted:
@@ -205,11 +209,18 @@ class Driver(Node):
                 reason = result.result().result.reason or "no reason given"
                 raise DemoError(f"{phase.mode} ended early: {reason}")
 
-    def _answer(self, future: Future, view: View, done: Callable[[], int]) -> bool:
-        """Wait for an answer of the actor; False when its action server has vanished."""
+    def _answer(
+        self, future: Future, view: View, done: Callable[[], int], limit: float = math.inf
+    ) -> bool:
+        """Wait for an answer of the actor; False when its action server has vanished.
+
+        False also when nothing has come after `limit` seconds.
+        """
         session = self.seen.actor.session if self.seen.actor else ""
-        last_there = time.monotonic()
+        begun = last_there = time.monotonic()
         while not future.done():
+            if time.monotonic() - begun > limit:
+                return False
             self._executor.spin_once(timeout_sec=0.2)
             view.update(done(), self._figures())
             now = time.monotonic()
