@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -96,12 +99,30 @@ class Ros:
         self.context.try_shutdown()
 
 
+@functools.cache
+def _own_domain() -> int:
+    """Number of a ROS domain that no other test process on this machine has.
+
+    It is reserved by a lock that ends with this process.
+    """
+    for number in range(30, 66):
+        path = Path(tempfile.gettempdir()) / f"hil-test-domain-{number}"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # open for the process's life
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        return number
+    raise RuntimeError("all ROS domains for tests are in use")
+
+
 @pytest.fixture
 def ros(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ros]:
     """A Ros of this test's own, invisible to other test runs on the machine."""
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     profile = Path(get_package_share_directory("hil_common")) / "fastdds_profile.xml"
     monkeypatch.setenv("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile))
-    instance = Ros(domain=30 + os.getpid() % 70)
+    instance = Ros(domain=_own_domain())
     yield instance
     instance.close()
