@@ -186,7 +186,8 @@ class RunningGraph:
                 name, seconds = _node_name(process), _seconds(process)
             except psutil.NoSuchProcess:
                 continue
-            times[name] = times.get(name, 0.0) + seconds
+            if name:
+                times[name] = times.get(name, 0.0) + seconds
         total = psutil.cpu_times()
         busy = sum(total) - total.idle - total.iowait - total.guest - total.guest_nice
         return Usage(time.monotonic(), times, busy)
@@ -401,12 +402,11 @@ def _domain() -> int:
 
 
 def _node_name(process: psutil.Process) -> str:
-    """Name of a node's process: it has a parameter file of its own."""
-    words = process.cmdline()
-    for word in words:
+    """Name of a node, which has a parameter file of its own; "" of a process without a node."""
+    for word in process.cmdline():
         if word.endswith(".yaml") and Path(word).parent.name == "parameters":
             return Path(word).stem
-    return "guardian" if "hil_bringup.guardian" in words else process.name()
+    return ""
 
 
 def _seconds(process: psutil.Process) -> float:

@@ -74,6 +74,8 @@ POLICY_PERIOD = 3.0
 """Seconds between two policies."""
 HOLD_LIMIT = 1.0
 """Seconds after which a hold does not belong to a takeover any more."""
+LATE_AFTER = 0.01
+"""Seconds after the end of its period from which on a step is late."""
 TRAINING_STARTS = 100
 """Steps before the first update; the default of the learner."""
 MARGIN = 20
@@ -89,6 +91,7 @@ def measure(report: Report, chosen: argparse.Namespace, rate: int, steps: int) -
         task={**task, "cameras": CAMERAS},
         parameters={
             "learner": {"progress": "none", "training_starts": TRAINING_STARTS},
+            "actor": {"late_tolerance_s": LATE_AFTER},
             "scripted_expert": {"expert_file": "expert.yaml"},
         },
         files={"expert.yaml": EAGER},
