@@ -102,10 +102,9 @@ def test_killed_actor(run: Run) -> None:
     assert (steps[0].episode, steps[0].step) == (0, 0)
     states = watch.robot_states[seen:]
     taken = next(i for i, state in enumerate(states) if state.owner not in ("", old))
-    # The step under way may have been completed; then time, and with it the arm, stands still.
-    stamps = [to_ns(state.header.stamp) for state in states[:taken]]
-    assert stamps.count(stamps[-1]) >= 2
-    assert len({tuple(position(state.target)) for state in states[:taken][-2:]}) == 1
+    # The step under way may be completed; then time, and with it the arm, stands still.
+    assert len({to_ns(state.header.stamp) for state in states[:taken]}) <= 2
+    assert len({tuple(position(state.target)) for state in states[:taken]}) <= 2
 
 
 def test_killed_learner(run: Run) -> None:

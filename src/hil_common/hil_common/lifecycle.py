@@ -59,7 +59,6 @@ class HilNode(LifecycleNode):
         self.active = False
         self.diagnostics = Diagnostics(self)
         self._fault = ""
-        self._fault_guard = self.create_guard_condition(self._deactivate_faulty)
         self._show_state("unconfigured")
 
     # What a node overrides.
@@ -128,7 +127,8 @@ class HilNode(LifecycleNode):
             reason = f"{type(reason).__name__}: {reason}"
         self._fault = reason
         self.diagnostics.error(reason)
-        self._fault_guard.trigger()
+        if self.executor is not None:
+            self.executor.create_task(self._deactivate_faulty)
 
     def waiting_for(self, text: str) -> None:
         """Say what the node waits for (empty: nothing)."""

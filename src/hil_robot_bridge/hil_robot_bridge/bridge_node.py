@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rclpy.action.server import ServerGoalHandle
+from rclpy.experimental import EventsExecutor
 from std_srvs.srv import SetBool
 
 import hil_tasks
@@ -584,7 +585,7 @@ def _fill_six(linear: Any, angular: Any, values: tuple[float, ...]) -> None:
 
 def main() -> None:
     """Run the node."""
-    run.main(BridgeNode)
+    run.main(BridgeNode, executor_class=EventsExecutor)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rclpy.experimental import EventsExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
 from rosgraph_msgs.msg import Clock
@@ -323,4 +324,4 @@ class SimNode(HilNode):
 
 def main() -> None:
     """Entry point."""
-    run(SimNode)
+    run(SimNode, executor_class=EventsExecutor)

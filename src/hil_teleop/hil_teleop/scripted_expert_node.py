@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from rclpy.experimental import EventsExecutor
 
 import hil_tasks
 from hil_common import qos
@@ -222,4 +223,4 @@ def _reading(robot: RobotState, objects: ObjectPoses) -> Reading:
 
 def main() -> None:
     """Run the node."""
-    run(ScriptedExpertNode)
+    run(ScriptedExpertNode, executor_class=EventsExecutor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rclpy.experimental import EventsExecutor
 from sensor_msgs.msg import Joy
 
 from hil_common import qos
@@ -103,7 +104,7 @@ def self_test() -> str:
 
 def main() -> None:
     """Run the node."""
-    run(SpaceMouseNode)
+    run(SpaceMouseNode, executor_class=EventsExecutor)
 
 
 __all__ = ["SpaceMouseError", "SpaceMouseNode", "SpaceMouseParams", "main", "self_test"]

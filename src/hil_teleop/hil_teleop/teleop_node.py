@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from builtin_interfaces.msg import Time
+from rclpy.experimental import EventsExecutor
 from sensor_msgs.msg import Joy
 
 from hil_common import qos
@@ -212,4 +213,4 @@ class TeleopNode(HilNode):
 
 def main() -> None:
     """Run the node."""
-    run(TeleopNode)
+    run(TeleopNode, executor_class=EventsExecutor)

@@ -10,6 +10,8 @@ import fcntl
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
@@ -26,14 +28,15 @@ def leftovers(folder: Path = FOLDER) -> list[Path]:
 
 
 def clean(folder: Path = FOLDER) -> int:
-    """Remove the files of processes that are gone; return how many were removed."""
+    """Remove the files of processes that are gone; return how many were removed.
+
+    Judged and removed at once, one after the other: a new process takes the number of an abandoned
+    port, and must not lose what it has just made.
+    """
     removed = 0
-    for path in leftovers(folder):
-        try:
-            path.unlink()
-            removed += 1
-        except (FileNotFoundError, PermissionError):
-            continue  # another clean-up was faster, or it is another user's
+    for group in _groups(folder):
+        with _claimed(group) as claimed:
+            removed += sum(_remove(path) for path in group if claimed)
     return removed
 
 
@@ -53,27 +56,45 @@ def _groups(folder: Path) -> list[list[Path]]:
 
 
 def _abandoned(group: list[Path]) -> bool:
+    with _claimed(group) as claimed:
+        return claimed
+
+
+@contextmanager
+def _claimed(group: list[Path]) -> Iterator[bool]:
+    """Tell whether the files belong to nobody; their locks, if any, are ours meanwhile."""
     locks = [path for path in group if path.name.endswith(("_el", "_sl"))]
-    if locks:
-        return all(_free(path) for path in locks)
-    # A port has no lock while only its senders are there; it is in use while one has it mapped.
-    return all(_old(path) for path in group) and not any(_mapped(path) for path in group)
+    with ExitStack() as stack:
+        if locks:
+            yield all(_lock(path, stack) for path in locks)
+        else:
+            # A port has no lock while only its senders are there; it is in use while one has it
+            # mapped. To look takes long; the age, looked at last, shows what was made meanwhile.
+            yield not any(map(_mapped, group)) and all(map(_old, group))
 
 
-def _free(path: Path) -> bool:
+def _lock(path: Path, stack: ExitStack) -> bool:
+    """Lock a file until the stack is left, unless somebody has it or has just made it."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
         return False
+    stack.callback(os.close, descriptor)
+    if not _old(path):
+        return False
     try:
-        if not _old(path):
-            return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
     except BlockingIOError:
         return False
-    finally:
-        os.close(descriptor)
+    return True
+
+
+def _remove(path: Path) -> bool:
+    try:
+        path.unlink()
+    except (FileNotFoundError, PermissionError):
+        return False  # another clean-up was faster, or it is another user's
+    return True
 
 
 def _old(path: Path) -> bool:
