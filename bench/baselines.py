@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--task", default="peg_insert")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--demos", type=int, default=5, help="as many as ./hil demo records")
+    parser.add_argument("--demos", type=int, default=3, help="as many as ./hil demo records")
     parser.add_argument("--bc-steps", type=int, default=3_000)
     parser.add_argument("--episodes", type=int, default=50)
     options = parser.parse_args()

@@ -34,7 +34,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--task", default="peg_insert", help="what is learned")
     parser.add_argument("--seed", type=int, default=0, help="of everything")
-    parser.add_argument("--demos", type=int, default=5, help="successful demonstrations first")
+    parser.add_argument("--demos", type=int, default=3, help="successful demonstrations first")
     parser.add_argument("--steps", type=int, default=12_000, help="training steps")
     parser.add_argument("--eval-episodes", type=int, default=50, help="without the operator")
     parser.add_argument("--run-dir", default="runs", help="folder that holds the run folders")
