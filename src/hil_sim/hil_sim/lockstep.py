@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 
-class StepLedger:
+class CarriedOut:
     """Remembers the stamps of the newest steps by their identity.
 
     Args:

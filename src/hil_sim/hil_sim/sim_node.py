@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
@@ -21,7 +22,8 @@ from hil_interfaces.srv import Advance, ResetWorld
 from hil_sim import robot
 from hil_sim.camera_publisher import CameraPublisher
 from hil_sim.companions import Companions
-from hil_sim.lockstep import StepLedger
+from hil_sim.ledger import Ledger
+from hil_sim.lockstep import CarriedOut
 from hil_sim.pacing import Countdown, Pacer
 from hil_sim.robot import Robot
 from hil_sim.robot_interface import ERROR_NAMES, RobotInterface
@@ -64,6 +66,11 @@ class SimParams(NodeParams):
         low=0.01,
         high=60.0,
     )
+    ledger: str = param(
+        "",
+        "lockstep: file to which each advance that was carried out is appended, a line of JSON "
+        "each; empty: none",
+    )
 
 
 class SimNode(HilNode):
@@ -84,6 +91,7 @@ class SimNode(HilNode):
         self._pacers: list[Pacer] = []
         self._companions: Companions | None = None
         self._lose_state = False
+        self._ledger: Ledger | None = None
         text = "fault to inject, for tests: see the documentation of the simulator"
         self.declare_parameter(INJECT, "", ParameterDescriptor(description=text))
         self.add_on_set_parameters_callback(self._on_parameters)
@@ -107,7 +115,9 @@ class SimNode(HilNode):
         self._cameras = CameraPublisher(self, self.world, params.image_size, self._lock)
         self._target = TargetReader(self)
         self._clock_topic = self.create_publisher(Clock, "/clock", qos_profile_sensor_data)
-        self._ledger = StepLedger()
+        self._carried_out = CarriedOut()
+        if params.ledger:
+            self._ledger = Ledger(Path(params.ledger))
         self._first_stamp = FIRST_STAMP
         self._full_state_every = Countdown(STATE_EVERY)
         self._services_offered = [
@@ -153,6 +163,9 @@ class SimNode(HilNode):
         self._target.close()
         self._interface.close()
         self._cameras.close()
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
 
     def destroy_node(self) -> None:
         """Destroy the node, its threads and the robot's other nodes."""
@@ -180,12 +193,12 @@ class SimNode(HilNode):
     def _advance(self, request: Advance.Request, response: Advance.Response) -> Advance.Response:
         """Service ~/advance."""
         refusal = self._refusal()
-        known = self._ledger.find(request.step_id)
+        known = self._carried_out.find(request.step_id)
         if not refusal and known is None:
             refusal = self._carry_out(request)
             known = self.stamp_ns
             if not refusal and request.periods:
-                self._ledger.note(request.step_id, known)
+                self._carried_out.note(request.step_id, known)
         response.ok, response.reason = not refusal, refusal
         response.stamp = from_ns(known or 0)
         return response
@@ -203,11 +216,23 @@ class SimNode(HilNode):
             if target is not None and self.robot.controlled:
                 self.world.set_target(target)
             if request.periods:
-                self.world.advance(request.periods)
-                self.robot.poll()
-                self._companions_update()
+                self._let_pass(request)
         self._publish_all(complete=not request.periods)
         return ""
+
+    def _let_pass(self, request: Advance.Request) -> None:
+        """Simulate the periods, and write them down before anybody hears of them."""
+        before, was_at = self.stamp_ns, self._position()
+        self.world.advance(request.periods)
+        self.robot.poll()
+        self._companions_update()
+        if self._ledger is not None:
+            stamps, positions = (before, self.stamp_ns), (was_at, self._position())
+            self._ledger.note(request.step_id, request.owner, request.periods, stamps, positions)
+
+    def _position(self) -> tuple[float, float, float]:
+        x, y, z = self.world.pose.position
+        return float(x), float(y), float(z)
 
     def _reset_world(
         self, request: ResetWorld.Request, response: ResetWorld.Response

@@ -34,6 +34,7 @@ from hil_common import qos
 from hil_common.conversions import fill_pose, from_ns, to_ns
 from hil_interfaces.msg import ObjectPoses
 from hil_interfaces.srv import Advance, ResetWorld
+from hil_sim import ledger
 from hil_sim.sim_node import FIRST_STAMP, SimNode
 from hil_tasks.geometry import Pose
 
@@ -287,6 +288,26 @@ def test_a_step_is_carried_out_once(bench):
     bench.advance()
     bench.advance()
     assert bench.sim.world.time_ns == 6 * PERIOD
+
+
+def test_the_ledger_has_what_was_carried_out(ros, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    bench = Bench(ros, task="reach", ledger=str(path))
+    first = bench.advance("actor/s/0/0")
+    bench.advance("actor/s/0/0")  # a repeat
+    bench.advance(periods=0)  # no time passes
+    bench.advance(periods=2)
+    entries = list(ledger.read(path))
+    assert [(e.step, e.owner, e.periods) for e in entries] == [
+        ("actor/s/0/0", "test", 1),
+        ("", "test", 2),
+    ]
+    assert [(e.before, e.after) for e in entries] == [
+        (FIRST_STAMP, to_ns(first.stamp)),
+        (to_ns(first.stamp), FIRST_STAMP + 3 * PERIOD),
+    ]
+    assert entries[0].position_after == entries[1].position_before
+    assert entries[1].position_after == tuple(bench.sim.world.pose.position)
 
 
 def test_no_periods_publish_the_present_state_again(bench):

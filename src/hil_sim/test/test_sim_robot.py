@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hil_tasks
-from hil_sim import crisp, robot, urdf
-from hil_sim.lockstep import StepLedger
+from hil_sim import crisp, ledger, robot, urdf
+from hil_sim.ledger import Ledger
+from hil_sim.lockstep import CarriedOut
 from hil_sim.pacing import Pacer
 from hil_sim.robot import BEST_EFFORT, HARDWARE, IMPEDANCE, STRICT, Robot
 from hil_sim.world import World
@@ -167,13 +168,33 @@ def test_optical_frames_look_where_the_cameras_look(world):
 
 
 def test_a_step_is_remembered_by_its_identity():
-    ledger = StepLedger(capacity=2)
-    ledger.note("a", 1)
-    ledger.note("", 2)
-    assert ledger.find("a") == 1 and ledger.find("") is None and ledger.find("b") is None
-    ledger.note("b", 2)
-    ledger.note("c", 3)
-    assert ledger.find("a") is None and ledger.find("c") == 3
+    steps = CarriedOut(capacity=2)
+    steps.note("a", 1)
+    steps.note("", 2)
+    assert steps.find("a") == 1 and steps.find("") is None and steps.find("b") is None
+    steps.note("b", 2)
+    steps.note("c", 3)
+    assert steps.find("a") is None and steps.find("c") == 3
+
+
+def test_a_ledger_goes_on_after_a_torn_line(tmp_path):
+    path = tmp_path / "folder" / "ledger.jsonl"
+    here = (0.5, 0.0, 0.25)
+    first = Ledger(path)
+    first.note("a/s/0/0", "s", 1, (1, 2), (here, here))
+    first.close()
+    with path.open("a") as file:
+        file.write('{"life": "torn')
+    second = Ledger(path)
+    second.note("", "s", 3, (1, 4), (here, here))
+    second.close()
+    entries = list(ledger.read(path))
+    assert [(e.step, e.periods, e.before, e.after) for e in entries] == [
+        ("a/s/0/0", 1, 1, 2),
+        ("", 3, 1, 4),
+    ]
+    assert entries[0].life != entries[1].life
+    assert entries[0].position_after == here
 
 
 def test_the_pacer_calls_and_reports_failure():
