@@ -170,8 +170,9 @@ class Bridge:
         return decision
 
     def on_operator(self, session: str, seq: int, engaged: bool) -> None:
-        """Take an operator command: a takeover holds the arm at once."""
+        """Take an operator command: a takeover holds the arm at once, where it is."""
         if self.gate.operator(session, seq, engaged):
+            self._send_hold(self.gate.hold())
             self._on_change()
 
     def set_stop(self, stopped: bool) -> Answer:

@@ -290,13 +290,15 @@ def test_the_stop_outlives_what_it_cannot_write(world: World, tmp_path: Any) -> 
     assert world.bridge.on_command(world.command(1)).code == Code.STOPPED
 
 
-def test_takeover_shows_at_once(world: World) -> None:
+def test_takeover_holds_the_measured_pose_at_once(world: World) -> None:
     world.ready()
     world.bridge.on_command(world.command(1, 0.005))
+    assert world.gate.target != world.measured
     before = world.changes
     world.bridge.on_operator("person", 1, True)
     assert world.changes == before + 1
     assert world.gate.operator_hold
+    assert world.gate.target == world.driver.sent[-1][1] == world.measured
     assert world.bridge.mode == RobotMode.HOLD
 
 
