@@ -172,9 +172,9 @@ class Graph:
             if not port.acquire.service_is_ready():
                 names.append(port.acquire.srv_name)
         if self.lockstep and not self._advance.service_is_ready():
-            names.append("/hil_sim/advance")
+            names.append(self._advance.service_name)
         if self._params.world_reset == "always" and not self._reset_world.service_is_ready():
-            names.append("/hil_sim/reset_world")
+            names.append(self._reset_world.service_name)
         if not self.lockstep:
             names.extend(self._silent())
         needs_operator = self._params.operator == "required"

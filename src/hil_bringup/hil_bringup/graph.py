@@ -193,7 +193,11 @@ def _learner(values: SimpleNamespace, task: Mapping[str, ParameterValue], pace: 
 
 
 def _actor(
-    values: SimpleNamespace, task: Mapping[str, ParameterValue], pace: str, uses: tuple[str, ...]
+    values: SimpleNamespace,
+    task: Mapping[str, ParameterValue],
+    pace: str,
+    uses: tuple[str, ...],
+    actor_id: str = "actor",
 ) -> Node:
     # The scripted expert is part of what is measured: without it, steps would go on unwatched.
     presence = {"scripted_expert": "required", "none": "none"}
@@ -203,6 +207,7 @@ def _actor(
         "actor",
         parameters={
             **task,
+            "actor_id": actor_id,
             "pace": pace,
             "seed": values.seed,
             "run_id": values.run_id,
@@ -234,12 +239,40 @@ def _manager(nodes: Iterable[Node], *, hold_on_fault: Sequence[str] = ()) -> Nod
 
 # ------------------------------------------------------------------------------------------- sim
 
+_MAX_ACTORS = 32
+# What an actor calls or hears of the learner, which is in no actor's namespace.
+_LEARNER_NAMES = ("insert_steps", "status")
+# Absolute names that every simulator has: one set per simulator.
+_SIM_GLOBAL_NAMES = ("/hil_sim/advance", "/hil_sim/reset_world", "/clock", "/tf", "/tf_static")
+
 
 def _sim_nodes(values: SimpleNamespace) -> tuple[Node, ...]:
+    _check_actors(values)
+    learner = _learner(values, _task_parameters(values), values.pace)
+    if values.actors == 1:
+        nodes = [*_sim_stack(values, "actor"), learner]
+    else:
+        stacks = (_numbered_stack(values, n) for n in range(1, values.actors + 1))
+        nodes = [*(node for stack in stacks for node in stack), learner]
+    return (*nodes, _manager(nodes))
+
+
+def _check_actors(values: SimpleNamespace) -> None:
+    if not 1 <= values.actors <= _MAX_ACTORS:
+        raise ArgumentError(f"actors:={values.actors}: must be 1 to {_MAX_ACTORS}")
+    if values.actors > 1 and values.operator not in ("scripted_expert", "none"):
+        raise ArgumentError(
+            f"actors:={values.actors}: one device cannot drive several arms; "
+            "operator must be scripted_expert or none"
+        )
+
+
+def _sim_stack(values: SimpleNamespace, actor_id: str) -> tuple[Node, ...]:
+    """One simulated arm with everything that it takes to act: all but the learner."""
     task = _task_parameters(values)
     pace = {"pace": values.pace}
     seed = {"seed": values.seed}
-    nodes = [
+    return (
         Node("hil_sim", "sim_node", "hil_sim", parameters={**task, **pace, **seed}),
         Node(
             "hil_robot_bridge",
@@ -249,10 +282,21 @@ def _sim_nodes(values: SimpleNamespace) -> tuple[Node, ...]:
             uses=("hil_sim",),
         ),
         *_operator(values, task, values.pace),
-        _actor(values, task, values.pace, ("robot_bridge", "learner", "hil_sim")),
-        _learner(values, task, values.pace),
-    ]
-    return (*nodes, _manager(nodes))
+        _actor(values, task, values.pace, ("robot_bridge", "learner", "hil_sim"), actor_id),
+    )
+
+
+def _numbered_stack(values: SimpleNamespace, number: int) -> tuple[Node, ...]:
+    """The stack of one of several actors: a namespace of its own, a seed of its own."""
+    name = f"actor{number}"
+    seeded = SimpleNamespace(**{**vars(values), "seed": values.seed + number - 1})
+    remappings = (
+        *((f"learner/{topic}", f"/learner/{topic}") for topic in _LEARNER_NAMES),
+        *((topic, f"/{name}{topic}") for topic in _SIM_GLOBAL_NAMES),
+    )
+    return tuple(
+        replace(node, namespace=name, remappings=remappings) for node in _sim_stack(seeded, name)
+    )
 
 
 def _operator(
@@ -292,6 +336,12 @@ _SIM = Graph(
             "scripted_expert",
             "who may take over; joy: another node publishes joy",
             ("scripted_expert", "spacemouse", "joy", "none"),
+        ),
+        Argument(
+            "actors",
+            1,
+            "simulated arms that feed one learner, each with its own simulator, bridge and "
+            "operator; several are in the namespaces actor1, actor2, ...",
         ),
         *_RUN,
     ),

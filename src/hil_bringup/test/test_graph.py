@@ -106,7 +106,9 @@ def variants(chosen: Graph) -> list[dict[str, str]]:
     return found
 
 
-CASES = [(g, v) for g in GRAPHS.values() for v in variants(g)]
+CASES = [(g, v) for g in GRAPHS.values() for v in variants(g)] + [
+    (GRAPHS["sim"], {"actors": "3"}),
+]
 
 
 @pytest.mark.parametrize(("chosen", "given"), CASES, ids=lambda x: getattr(x, "name", str(x)))
@@ -132,6 +134,36 @@ def test_run_id_is_made_once_and_shared() -> None:
     nodes = {node.name: node for node in chosen.nodes(values)}
     assert nodes["learner"].parameters["run_id"] == values.run_id
     assert nodes["actor"].parameters["run_id"] == values.run_id
+
+
+def test_several_actors_share_nothing_but_the_learner() -> None:
+    chosen = graph("sim")
+    nodes = chosen.nodes(chosen.resolve({"actors": "2", "seed": "5"}))
+    shared = [node.full_name for node in nodes if not node.namespace]
+    assert shared == ["/learner", "/hil_manager"]
+    for number, name in ((1, "actor1"), (2, "actor2")):
+        stack = [node for node in nodes if node.namespace == name]
+        assert len(stack) == (len(nodes) - 2) / 2
+        assert {n.parameters["seed"] for n in stack if "seed" in n.parameters} == {4 + number}
+        actor = next(node for node in stack if node.name == "actor")
+        assert actor.parameters["actor_id"] == name
+        assert dict(actor.remappings)["learner/insert_steps"] == "/learner/insert_steps"
+        for node in stack:
+            assert dict(node.remappings)["/hil_sim/advance"] == f"/{name}/hil_sim/advance"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"actors": "0"}, "actors:=0: must be 1 to"),
+        ({"actors": "1000"}, "actors:=1000: must be 1 to"),
+        ({"actors": "2", "operator": "spacemouse"}, "one device cannot drive several arms"),
+    ],
+)
+def test_impossible_numbers_of_actors_are_refused(given: dict[str, str], message: str) -> None:
+    chosen = graph("sim")
+    with pytest.raises(ArgumentError, match=message):
+        chosen.nodes(chosen.resolve(given))
 
 
 def test_params_files_go_to_every_node_and_win(tmp_path: Path) -> None:
