@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hil_bringup.cli import doctor
+from hil_teleop import spacemouse
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(p.parent for p in ROOT.glob("src/*/setup.py"))
 # rosdep keys of Python modules; None: not in rosdep, requirements.txt has it.
@@ -61,3 +64,9 @@ def test_dependencies_point_one_way(package: Path) -> None:
     if package.name in NO_ROS:
         assert not {"rclpy", "hil_common", "hil_interfaces"} & names
     assert not set(NODE_PACKAGES) & names
+
+
+def test_doctor_and_teleop_give_the_same_udev_rule() -> None:
+    """doctor runs before hil_teleop can be imported, so it has a copy."""
+    assert doctor.UDEV_TEXT == spacemouse.UDEV_RULE
+    assert doctor.UDEV_RULES == spacemouse.UDEV_FILE

@@ -18,11 +18,11 @@ from hil_bringup.cli.workspace import Workspace, system_ros
 _UDEV_FOLDERS = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d")
 UDEV_RULES = "/etc/udev/rules.d/70-spacemouse.rules"
 UDEV_TEXT = "\n".join(
-    f'KERNEL=="hidraw*", SUBSYSTEM=="hidraw", ATTRS{{idVendor}}=="{vendor}", '
-    'MODE="0660", TAG+="uaccess"'
-    for vendor in ("256f", "046d")
+    f'KERNEL=="hidraw*", SUBSYSTEM=="hidraw", KERNELS=="{match}", '
+    'MODE="0660", GROUP="plugdev", TAG+="uaccess"'
+    for match in ("*:256F:*", "*:046D:C62*")
 )
-"""Lets the person at the machine read a SpaceMouse; 3Dconnexion's own id and Logitech's."""
+"""The rule of hil_teleop.spacemouse (a test compares them), which is not installed yet here."""
 
 
 def run(workspace: Workspace) -> int:
@@ -67,7 +67,7 @@ def _ros_text() -> str:
 def _spacemouse_rule() -> Check:
     folders = [Path(folder) for folder in _UDEV_FOLDERS]
     rules = [path for folder in folders for path in folder.glob("*.rules")]
-    rule = next((p for p in rules if "256f" in p.read_text(errors="replace")), None)
+    rule = next((p for p in rules if "256f" in p.read_text(errors="replace").lower()), None)
     command = (
         f"printf '%s\\n' '{UDEV_TEXT}' | sudo tee {UDEV_RULES}"
         " && sudo udevadm control --reload && sudo udevadm trigger"
