@@ -57,6 +57,8 @@ class Timing:
     """How long a node that deactivated itself may take to say why."""
     heartbeat_limit: float = 5.0
     """Silence on /diagnostics after which a node counts as not responding."""
+    wedged_limit: float = 30.0
+    """Silence after which a process that still runs is to be ended; 0: never."""
     fault_retries: int = 3
     """How often a node that deactivated itself is activated again..."""
     fault_window: float = 60.0
@@ -77,6 +79,10 @@ class _Node:
     held: str = ""
     """Why it is left alone until a person asks for another try; empty: it is not."""
     heard_at: float | None = None
+    process: int = 0
+    """Process id, of a process that may be ended; 0: none known."""
+    busy: bool = False
+    """It has not said anything since it was asked for a transition, which may take long."""
     level: Health = Health.OK
     message: str = ""
     answered_at: float = 0.0
@@ -121,7 +127,7 @@ class Plan:
     def saw_state(self, name: str, state: State, now: float) -> None:
         """The node said in which state it is."""
         node = self._nodes[name]
-        node.answered_at = now
+        node.answered_at, node.busy = now, False
         if state == node.state:
             if node.requested and now - node.requested_at > self._timing.lost_limit:
                 node.requested = None
@@ -138,16 +144,35 @@ class Plan:
         elif state == State.INACTIVE and node.was_active:
             node.was_active, node.undecided_since = False, now
 
-    def saw_nothing(self, name: str) -> None:
-        """The node is not in the graph."""
-        node = self._nodes[name]
-        faults = node.faults
-        self._nodes[name] = _Node(faults=faults)
+    def saw_nothing(self, name: str, *, process_runs: bool = False) -> None:
+        """The node is not in the graph. process_runs: its process is still there, though."""
+        old = self._nodes[name]
+        self._nodes[name] = new = _Node(faults=old.faults)
+        if process_runs:
+            new.process, new.heard_at, new.answered_at = old.process, old.heard_at, old.answered_at
 
-    def heard(self, name: str, level: Health, message: str, state: str, now: float) -> None:
-        """The node's own diagnostics arrived; `state` is the lifecycle state that they name."""
+    def heard(
+        self,
+        name: str,
+        level: Health,
+        message: str,
+        state: str,
+        now: float,
+        process: int = 0,
+    ) -> None:
+        """The node's own diagnostics arrived.
+
+        Args:
+            name: of the node.
+            level: how it does.
+            message: the same in words.
+            state: the lifecycle state that it names.
+            now: steady time, s.
+            process: id of its process, if that may be ended; 0: it may not.
+        """
         node = self._nodes[name]
         node.heard_at, node.level, node.message = now, level, message
+        node.process, node.busy = process, False
         if node.undecided_since is not None and state != "active":
             self._deactivated(name, node, now, fault=level == Health.ERROR)
 
@@ -155,10 +180,18 @@ class Plan:
         """A transition was carried out or refused. States seen before that are history."""
         node = self._nodes[name]
         transition, node.requested = node.requested, None
+        node.busy = False
         if not success:
             self._failed(node, now)
         elif transition is not None:
             self.saw_state(name, _GOALS[transition], now)
+
+    def overslept(self, seconds: float) -> None:
+        """Nobody was listening for so long: that was not the nodes' silence."""
+        for node in self._nodes.values():
+            node.answered_at += seconds
+            if node.heard_at is not None:
+                node.heard_at += seconds
 
     def retry(self, now: float) -> None:
         """A person asks for another try with the nodes that are held."""
@@ -187,9 +220,24 @@ class Plan:
                 continue
             if node.undecided_since is not None:
                 continue
-            node.requested, node.requested_at = transition, now
+            node.requested, node.requested_at, node.busy = transition, now, True
             asks.append((name, transition))
         return asks
+
+    def wedged(self, now: float) -> list[tuple[str, int, float]]:
+        """Name, process and silence (s) of those whose process is to be ended. Each comes once."""
+        limit = self._timing.wedged_limit
+        found = []
+        for name, node in self._nodes.items():
+            silent = self._silence(node, now)
+            if limit and node.process and not node.busy and silent > limit:
+                found.append((name, node.process, silent))
+                node.process = 0
+        return found
+
+    def process(self, name: str) -> int:
+        """Process id of a node, where it may be ended; 0: unknown."""
+        return self._nodes[name].process
 
     # ------------------------------------------------------------------------ for a person
 
@@ -216,9 +264,12 @@ class Plan:
         return "; ".join(texts) or "all nodes active"
 
     def _report(self, name: str, node: _Node, now: float) -> Report:
-        if node.state == State.UNKNOWN:
-            return Report(name, node.state, Health.STALE, "not started or not found yet")
         silent = self._silence(node, now)
+        if node.state == State.UNKNOWN:
+            text = "not started or not found yet"
+            if node.process:
+                text = f"not responding for {silent:.0f} s, but process {node.process} runs"
+            return Report(name, node.state, Health.STALE, text)
         if silent > self._timing.heartbeat_limit:
             text = f"not responding for {silent:.0f} s"
             return Report(name, node.state, Health.STALE, text)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -28,6 +33,8 @@ _ANSWER_LIMIT = 1.0
 replaced may be lost."""
 _LOG_PERIOD = 2.0
 """Seconds between two lines about what is under way."""
+_STACK_LIMIT = 3.0
+"""Seconds that a wedged process has to print its stack and end, before SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,13 @@ class ManagerParams(NodeParams):
     )
     heartbeat_limit_s: float = param(
         5.0, "silence after which a node counts as not responding", low=1.0, high=600.0
+    )
+    end_wedged_after_s: float = param(
+        30.0,
+        "silence after which a process that still runs is ended, so that its supervisor starts it "
+        "again; only processes that have the same parent as hil_manager; 0: never",
+        low=0.0,
+        high=3600.0,
     )
     fault_retries: int = param(
         3, "how often in a minute a node is activated again after a fault", low=0, high=1000
@@ -71,6 +85,8 @@ class ManagerNode(HilNode):
     def __init__(self, **options: Any) -> None:
         super().__init__("hil_manager", **options)
         self._logged, self._logged_at = "", 0.0
+        self._looked_at = 0.0
+        self._ending: dict[int, float] = {}
         self._news: tuple[bool, frozenset[str]] | None = None
         self._said: tuple[bool, str] | None = None
         self._ready = self.create_publisher(Bool, "hil_manager/ready", qos.LATCHED)
@@ -79,7 +95,9 @@ class ManagerNode(HilNode):
     def on_setup(self) -> None:
         """Make the clients of all nodes."""
         timing = Timing(
-            heartbeat_limit=self.params.heartbeat_limit_s, fault_retries=self.params.fault_retries
+            heartbeat_limit=self.params.heartbeat_limit_s,
+            wedged_limit=self.params.end_wedged_after_s,
+            fault_retries=self.params.fault_retries,
         )
         self.plan = Plan(self.params.nodes, self.params.hold_on_fault, timing)
         self._contacts = {name: self._contact(name) for name in self.plan.names}
@@ -96,6 +114,7 @@ class ManagerNode(HilNode):
 
     def on_start(self) -> None:
         """Begin to look."""
+        self._looked_at = time.monotonic()
         self._timer = self.every(self.params.poll_period_s, self._look)
         self._look()
 
@@ -122,11 +141,12 @@ class ManagerNode(HilNode):
 
     def _look(self) -> None:
         now = time.monotonic()
+        self._notice_own_pause(now)
         states = {report.name: report.state for report in self.plan.reports(now)}
         for name, contact in self._contacts.items():
             if not contact.get_state.service_is_ready():
                 self._forget(contact)
-                self.plan.saw_nothing(name)
+                self.plan.saw_nothing(name, process_runs=_is_ours(self.plan.process(name)))
                 continue
             active = states[name] == State.ACTIVE
             period = self.params.active_poll_period_s if active else self.params.poll_period_s
@@ -135,6 +155,14 @@ class ManagerNode(HilNode):
             if contact.asked is None and now - contact.asked_at >= period:
                 self._ask(name, contact, now)
         self._act(now)
+        self._end_wedged(now)
+
+    def _notice_own_pause(self, now: float) -> None:
+        """Hold nothing against the nodes that happened while this process was stopped itself."""
+        late = now - self._looked_at - self.params.poll_period_s
+        self._looked_at = now
+        if late > 1.0:
+            self.plan.overslept(late)
 
     def _ask(self, name: str, contact: _Contact, now: float) -> None:
         def answered(future: Future) -> None:
@@ -176,9 +204,12 @@ class ManagerNode(HilNode):
         now = time.monotonic()
         for status in message.status:
             if status.name in self._contacts:
-                state = next((v.value for v in status.values if v.key == "state"), "")
+                values = {value.key: value.value for value in status.values}
                 level = Health(int.from_bytes(status.level, "little"))
-                self.plan.heard(status.name, level, status.message, state, now)
+                self.plan.heard(
+                    status.name, level, status.message, values.get("state", ""), now,
+                    _process(values),
+                )  # fmt: skip
 
     # -------------------------------------------------------------------------- what is done
 
@@ -206,6 +237,24 @@ class ManagerNode(HilNode):
         future = contact.change_state.call_async(request)
         future.add_done_callback(self.guard(answered))
 
+    def _end_wedged(self, now: float) -> None:
+        """End processes that do not respond; whoever has started them starts them again."""
+        for name, process, silent in self.plan.wedged(now):
+            if not _is_ours(process):
+                continue
+            self.get_logger().error(
+                f"{name}: process {process} runs, but has not responded for {silent:.0f} s; "
+                "ending it (SIGABRT, so that its stack is in the crash report)"
+            )
+            self._ending[process] = now
+            _send(process, signal.SIGABRT)
+            _send(process, signal.SIGCONT)
+        for process, since in list(self._ending.items()):
+            if not _is_ours(process):
+                del self._ending[process]
+            elif now - since > _STACK_LIMIT:
+                _send(process, signal.SIGKILL)
+
     def _on_retry(self, request: Any, response: Any) -> Any:
         self.plan.retry(time.monotonic())
         response.success = True
@@ -232,6 +281,35 @@ class ManagerNode(HilNode):
             return
         self._news, self._logged, self._logged_at = news, logged, now
         self.get_logger().info(summary)
+
+
+def _process(values: Mapping[str, str]) -> int:
+    """Id of the process that diagnostics name, if it may be ended; else 0."""
+    pid = values.get("pid", "")
+    if values.get("host") != socket.gethostname() or not pid.isdecimal():
+        return 0
+    return int(pid) if _is_ours(int(pid)) else 0
+
+
+def _is_ours(process: int) -> bool:
+    """Tell whether a process runs that the same supervisor has started as this one.
+
+    Nothing else is ever sent a signal, whatever a message names.
+    """
+    parent = os.getppid()
+    if process <= 1 or parent <= 1:
+        return False
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    state, its_parent = status.rsplit(")", 1)[1].split()[:2]
+    return int(its_parent) == parent and state not in ("Z", "X")
+
+
+def _send(process: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(process, number)
 
 
 def main() -> None:

@@ -170,6 +170,62 @@ def test_silence_is_reported() -> None:
     assert not plan.ready(7.0)
 
 
+WEDGED = Timing(heartbeat_limit=5.0, wedged_limit=30.0)
+
+
+def test_a_process_that_hangs_is_to_be_ended_once() -> None:
+    plan = Plan(["/a"], timing=WEDGED)
+    bring_up(plan, "/a", 0.0)
+    plan.heard("/a", Health.OK, "ok", "active", 0.0, process=7)
+    assert plan.wedged(29.0) == []
+    assert plan.wedged(31.0) == [("/a", 7, 31.0)]
+    assert plan.wedged(32.0) == []
+
+
+def test_a_stopped_process_that_left_the_graph_is_told_from_one_that_ended() -> None:
+    plan = Plan(["/a"], timing=WEDGED)
+    bring_up(plan, "/a", 0.0)
+    plan.heard("/a", Health.OK, "ok", "active", 0.0, process=7)
+    plan.saw_nothing("/a", process_runs=True)
+    assert plan.summary(6.0) == "/a: not responding for 6 s, but process 7 runs"
+    assert plan.wedged(31.0) == [("/a", 7, 31.0)]
+    plan.saw_nothing("/a")
+    assert plan.summary(32.0) == "/a: not started or not found yet"
+
+
+def test_a_process_that_goes_on_is_left_alone() -> None:
+    plan = Plan(["/a"], timing=WEDGED)
+    bring_up(plan, "/a", 0.0)
+    plan.heard("/a", Health.OK, "ok", "active", 0.0, process=7)
+    plan.saw_nothing("/a", process_runs=True)
+    plan.saw_state("/a", State.ACTIVE, 8.0)
+    assert plan.ready(8.0)
+    assert plan.wedged(31.0) == []
+
+
+def test_a_transition_may_take_long() -> None:
+    plan = Plan(["/a"], timing=WEDGED)
+    plan.saw_state("/a", State.UNCONFIGURED, 0.0)
+    plan.heard("/a", Health.OK, "ok", "unconfigured", 0.0, process=7)
+    assert plan.due(0.0)
+    assert plan.wedged(300.0) == []
+
+
+def test_what_is_of_unknown_origin_is_never_ended() -> None:
+    plan = Plan(["/a"], timing=WEDGED)
+    bring_up(plan, "/a", 0.0)
+    assert plan.wedged(1000.0) == []
+
+
+def test_a_manager_that_was_stopped_itself_blames_nobody() -> None:
+    plan = Plan(["/a"], timing=WEDGED)
+    bring_up(plan, "/a", 0.0)
+    plan.heard("/a", Health.OK, "ok", "active", 0.0, process=7)
+    plan.overslept(40.0)
+    assert plan.ready(41.0)
+    assert plan.wedged(41.0) == []
+
+
 def test_summary_says_who_waits_for_what() -> None:
     plan = Plan(["/actor", "/learner"])
     for name in plan.names:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from std_srvs.srv import Trigger
 from hil_bringup.manager_node import ManagerNode
 from hil_common import qos
 from hil_common.lifecycle import HilNode
-from hil_common.testing import Ros
+from hil_common.testing import GENEROUS, Ros
 
 NUMBERS = itertools.count()
 
@@ -133,12 +134,17 @@ main(lambda: Worker(sys.argv[1]))
 def worker_process(ros: Ros, name: str) -> Iterator["subprocess.Popen[str]"]:
     environment = {**os.environ, "ROS_DOMAIN_ID": str(ros.context.get_domain_id())}
     command = [sys.executable, "-c", WORKER, name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
-        line = process.stdout.readline()  # waits for the manager to activate it
-        assert line == "started\n"
-        yield process
-        process.kill()
+        try:
+            line = process.stdout.readline()  # waits for the manager to activate it
+            assert line == "started\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_killed_and_restarted_process_is_brought_up_again(ros: Ros, name: str) -> None:
@@ -149,3 +155,51 @@ def test_killed_and_restarted_process_is_brought_up_again(ros: Ros, name: str) -
     with worker_process(ros, name):
         ros.wait_for(lambda: watch.ready)
     ros.wait_for(lambda: not watch.ready)
+
+
+@pytest.fixture
+def same_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manager takes processes that this one has started for its siblings."""
+    own = os.getpid()
+    monkeypatch.setattr("hil_bringup.manager_node.os.getppid", lambda: own)
+
+
+@pytest.mark.usefixtures("same_parent")
+def test_wedged_process_is_ended_with_its_stack(ros: Ros, name: str) -> None:
+    watch = Watch(ros)
+    manager = ros.start(
+        ManagerNode, nodes=(f"/{name}",), heartbeat_limit_s=1.5, end_wedged_after_s=4.0
+    )
+    with worker_process(ros, name) as process:
+        ros.wait_for(lambda: watch.ready)
+        ros.wait_for(lambda: manager.plan.process(f"/{name}") == process.pid)
+        process.send_signal(signal.SIGSTOP)
+        ros.wait_for(lambda: "not responding" in watch.status)
+        _, errors = process.communicate(timeout=GENEROUS)
+    assert process.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in errors
+    assert "run.py" in errors, "its stack"
+
+
+@pytest.mark.usefixtures("same_parent")
+def test_process_that_was_stopped_for_a_while_goes_on(ros: Ros, name: str) -> None:
+    watch = Watch(ros)
+    manager = ros.start(ManagerNode, nodes=(f"/{name}",), heartbeat_limit_s=1.5)
+    with worker_process(ros, name) as process:
+        ros.wait_for(lambda: watch.ready)
+        ros.wait_for(lambda: manager.plan.process(f"/{name}") == process.pid)
+        process.send_signal(signal.SIGSTOP)
+        ros.wait_for(lambda: f"process {process.pid} runs" in watch.status)
+        process.send_signal(signal.SIGCONT)
+        ros.wait_for(lambda: watch.ready)
+        assert process.poll() is None
+
+
+def test_a_process_with_another_parent_is_left_alone(ros: Ros, name: str) -> None:
+    watch = Watch(ros)
+    ros.start(ManagerNode, nodes=(f"/{name}",), heartbeat_limit_s=1.5, end_wedged_after_s=2.0)
+    with worker_process(ros, name) as process:
+        ros.wait_for(lambda: watch.ready)
+        process.send_signal(signal.SIGSTOP)
+        ros.wait_for(lambda: "not started or not found yet" in watch.status)
+        assert process.poll() is None

@@ -10,11 +10,15 @@ stands in /diagnostics.
 from __future__ import annotations
 
 import functools
+import os
+import socket
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any, ClassVar
 
 from rclpy.context import Context
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
@@ -25,6 +29,7 @@ from rclpy.timer import Timer
 from hil_common.diagnostics import STEADY, Diagnostics
 from hil_common.params import NodeParams, declare
 
+RCLError = rclpy_implementation.RCLError
 SUCCESS = TransitionCallbackReturn.SUCCESS
 FAILURE = TransitionCallbackReturn.FAILURE
 
@@ -58,8 +63,13 @@ class HilNode(LifecycleNode):
         self.params = declare(self, self.Params)
         self.active = False
         self.diagnostics = Diagnostics(self)
+        self.diagnostics.set(
+            pid=os.getpid(), host=socket.gethostname(), version=version("hil_common")
+        )
         self._fault = ""
         self._show_state("unconfigured")
+        service = self._service_change_state
+        service.callback = self._refuse_impossible(service.callback)
 
     # What a node overrides.
 
@@ -178,6 +188,20 @@ class HilNode(LifecycleNode):
             return FAILURE
         self._show_state(goal)
         return SUCCESS
+
+    def _refuse_impossible(self, change: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Answer a request for an impossible transition: rclpy lets it end the process."""
+
+        def answer(request: Any, response: Any) -> Any:
+            try:
+                return change(request, response)
+            except RCLError as error:
+                wanted = request.transition.label or request.transition.id
+                self.get_logger().warning(f"change_state to {wanted} refused: {error}")
+                response.success = False
+                return response
+
+        return answer
 
     def _deactivate_faulty(self) -> None:
         if self._fault and self.active:

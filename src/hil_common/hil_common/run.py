@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import signal
 import sys
@@ -34,6 +35,7 @@ def main(
             conditions, no callback groups and no coroutines as service callbacks: for nodes
             without them.
     """
+    faulthandler.enable()  # SIGSEGV, SIGABRT and the like: every thread's stack on stderr
     stop = _StopSignal()
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:

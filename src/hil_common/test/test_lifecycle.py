@@ -1,5 +1,6 @@
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from lifecycle_msgs.srv import ChangeState
 from std_msgs.msg import Empty
 from std_srvs.srv import Trigger
 
@@ -104,6 +105,19 @@ def test_exception_in_a_callback_holds_the_node(ros, broken):
     arm.broken = ""
     arm.trigger_activate()
     ros.wait_for(lambda: watch.reports and watch.reports[-1].level == DiagnosticStatus.OK)
+
+
+@pytest.mark.parametrize("number", [1, 77, 255])
+def test_impossible_transition_is_refused(ros, number):
+    arm = ros.start(Arm)
+    client = ros.node("client").create_client(ChangeState, "/arm/change_state")
+    request = ChangeState.Request()
+    request.transition.id = number  # 1: configure, although it is active
+    assert not ros.call(client, request).success
+    assert arm.active and state_of(arm) == "active"
+    request.transition.id = 4
+    assert ros.call(client, request).success
+    assert state_of(arm) == "inactive"
 
 
 def test_rates_and_waiting_are_reported(ros):
