@@ -7,13 +7,18 @@ order of arrival, so a step is always overwritten before its successor: a stored
 point to foreign data, whatever the mix of streams, gaps and wrap-around.
 
 "Online" and "demo" are index sets over the same slots, not copies.
+
+What people say afterwards about an episode (its reward, its success, whether it is to be used)
+is written over the stored values with `EpisodeStore.episode` and `EpisodeStore.revise`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +35,14 @@ FLAG_TELEOP_LOST = 64
 FLAG_HELD = 128
 FLAG_DEMO = 512
 FLAG_EVALUATION = 1024
+
+
+class Use(IntEnum):
+    """Whether a step is sampled: as its flags and its episode say, always, or never."""
+
+    DEFAULT = 0
+    KEEP = 1
+    DROP = 2
 
 
 class StoreError(ValueError):
@@ -98,6 +111,29 @@ class Counts:
     episodes: int = 0
     demo_episodes: int = 0
     dropped: int = 0
+
+
+@dataclass
+class EpisodeLabels:
+    """What can be said differently about an episode; one element for each step that is held.
+
+    Attributes:
+        stream, episode: which one.
+        success: of the episode.
+        step: (n,) int64, ascending.
+        reward: (n,) float32.
+        terminated, truncated: (n,) bool.
+        use: (n,) int8, values of `Use`.
+    """
+
+    stream: str
+    episode: int
+    success: bool
+    step: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    use: Array
 
 
 @dataclass
@@ -220,6 +256,8 @@ class EpisodeStore:
             never sampled.
         demo_exclude_flags: intervention and demonstration steps with any of these flags are not
             in the "demo" view: what was executed is a hold, not what the person did.
+        successful_demos: a demonstration enters the "demo" view when it has ended with success,
+            as in HIL-SERL; else at once, whatever comes of it.
     """
 
     def __init__(
@@ -228,6 +266,7 @@ class EpisodeStore:
         capacity: int,
         exclude_flags: int = FLAG_EVALUATION,
         demo_exclude_flags: int = FLAG_TAKEOVER | FLAG_TELEOP_LOST | FLAG_HELD,
+        successful_demos: bool = True,
     ) -> None:
         if capacity < 2:
             raise StoreError(f"capacity must be at least 2 slots, got {capacity}")
@@ -235,23 +274,41 @@ class EpisodeStore:
         self.capacity = capacity
         self._exclude_flags = exclude_flags
         self._demo_exclude_flags = demo_exclude_flags
-        self._lock = threading.Lock()
+        self._successful_demos = successful_demos
+        self._lock = threading.RLock()
         columns = vars(Batch.empty(capacity, spaces))
         self._columns = {n: array for n, array in columns.items() if n not in _COMPUTED}
-        self._next = np.zeros(capacity, np.int64)
+        self._next = np.full(capacity, -1, np.int64)  # -1: the next observation is not here
         self._flags = np.zeros(capacity, np.uint32)
         self._serial = np.full(capacity, -1, np.int64)
         self._allocated = 0
         self._episodes = 0
-        self._streams: set[str] = set()
+        self._stream = np.full(capacity, -1, np.int32)  # -1: the slot holds no step
+        self._number = np.zeros(capacity, np.int64)  # of the episode within its stream
+        self._success = np.zeros(capacity, np.bool_)  # of the episode, on all its steps
+        self._use = np.zeros(capacity, np.int8)
+        self._streams: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
         self._views = {view: _IndexSet(capacity) for view in VIEWS}
         self._counts = Counts()
+        self._revision = 0
+
+    @property
+    def revision(self) -> int:
+        """Number of changes so far (`add`, `revise`): says what a sample could have seen."""
+        return self._revision
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let no other thread change the store, so that several calls see the same one."""
+        with self._lock:
+            yield
 
     @property
     def nbytes(self) -> int:
         """Bytes that the arrays occupy when the ring is full."""
-        arrays = [*self._columns.values(), self._next, self._flags, self._serial]
+        own = [self._next, self._flags, self._serial, self._stream, self._number]
+        arrays = [*self._columns.values(), *own, self._success, self._use]
         return sum(a.nbytes for a in arrays) + len(VIEWS) * 16 * self.capacity
 
     @property
@@ -282,6 +339,7 @@ class EpisodeStore:
         """
         row, final = self._validated(step)
         with self._lock:
+            self._revision += 1
             previous = self._take_predecessor(step)
             slot = self._allocate()
             self._write(slot, step, row)
@@ -335,6 +393,53 @@ class EpisodeStore:
                     raise StoreError(f"slot {slot} holds no complete transition")
             return self._gather(np.asarray(slots, np.int64), out)
 
+    def episode(self, stream: str, episode: int) -> EpisodeLabels:
+        """Labels of an episode's steps that are held; none if it is unknown or overwritten."""
+        with self._lock:
+            slots = self._slots_of(stream, episode)
+            return EpisodeLabels(
+                stream,
+                episode,
+                success=bool(self._success[slots].any()),
+                step=self._columns["step"][slots],
+                reward=self._columns["reward"][slots],
+                terminated=self._columns["mask"][slots] == 0.0,
+                truncated=self._columns["truncated"][slots],
+                use=self._use[slots],
+            )
+
+    def revise(self, labels: EpisodeLabels) -> None:
+        """Write labels over those of an episode; steps that are no longer held are left out.
+
+        A step that no longer terminates is sampled only if its final observation is known.
+
+        Raises:
+            StoreError: a reward is not finite; nothing is changed.
+        """
+        if not np.isfinite(labels.reward).all():
+            raise StoreError(f"episode {labels.episode} of {labels.stream}: reward is not finite")
+        with self._lock:
+            self._revision += 1
+            slots = self._slots_of(labels.stream, labels.episode)
+            at = {int(number): i for i, number in enumerate(labels.step)}
+            for slot in slots:
+                self._success[slot] = labels.success
+                i = at.get(int(self._columns["step"][slot]))
+                if i is not None:
+                    self._columns["reward"][slot] = labels.reward[i]
+                    self._columns["mask"][slot] = 0.0 if labels.terminated[i] else 1.0
+                    self._columns["truncated"][slot] = labels.truncated[i]
+                    self._use[slot] = labels.use[i]
+                self._place(int(slot))
+
+    def _slots_of(self, stream: str, episode: int) -> Array:
+        """Slots of the steps of an episode, in order."""
+        index = self._streams.get(stream)
+        if index is None:
+            return np.zeros(0, np.int64)
+        slots = np.flatnonzero((self._stream == index) & (self._number == episode))
+        return slots[np.argsort(self._serial[slots])]
+
     def _view(self, view: str) -> _IndexSet:
         if view not in self._views:
             raise StoreError(f"no view {view!r}, there are {list(self._views)}")
@@ -379,7 +484,7 @@ class EpisodeStore:
     def _take_predecessor(self, step: Step) -> _Open | None:
         """Close the stream's open step; return it if `step` is its successor."""
         if step.stream not in self._streams:
-            self._streams.add(step.stream)
+            self._streams[step.stream] = len(self._streams)
             self._interrupt(step.stream)
         previous = self._open.pop(step.stream, None)
         if previous is None:
@@ -407,6 +512,9 @@ class EpisodeStore:
         for view in self._views.values():
             view.discard(slot)
         self._serial[slot] = self._allocated
+        self._next[slot] = self._stream[slot] = -1
+        self._success[slot] = False
+        self._use[slot] = Use.DEFAULT
         self._allocated += 1
         return slot
 
@@ -424,6 +532,8 @@ class EpisodeStore:
         for name, value in values.items():
             self._columns[name][slot] = value
         self._flags[slot] = step.flags
+        self._stream[slot] = self._streams[step.stream]
+        self._number[slot] = step.episode
 
     def _finish(self, slot: int, step: Step, final: Array | None) -> None:
         """Complete the last step of an episode."""
@@ -435,6 +545,11 @@ class EpisodeStore:
             self._complete(slot, slot)  # never bootstrapped: any finite state will do
         else:
             self._drop()
+        if step.success:
+            slots = self._slots_of(step.stream, step.episode)
+            self._success[slots] = True
+            for each in slots:
+                self._place(int(each))
         if step.flags & self._exclude_flags:
             return
         if step.flags & FLAG_DEMO:
@@ -445,14 +560,22 @@ class EpisodeStore:
     def _complete(self, slot: int, following: int) -> None:
         """The next observation of `slot` is in `following`: it can be sampled."""
         self._next[slot] = following
-        flags = int(self._flags[slot])
-        if flags & self._exclude_flags:
-            return
-        demo = bool(self._columns["demo"][slot])
-        if not demo:
-            self._views["all"].add(slot)
-        if (demo or self._columns["intervened"][slot]) and not flags & self._demo_exclude_flags:
-            self._views["demo"].add(slot)
+        self._place(slot)
+
+    def _place(self, slot: int) -> None:
+        """Put a step into the views that it belongs to now, and out of the others."""
+        columns, flags, use = self._columns, int(self._flags[slot]), self._use[slot]
+        following, demo = self._next[slot], bool(columns["demo"][slot])
+        known = following >= 0 and (following != slot or columns["mask"][slot] == 0.0)
+        usable = known and use != Use.DROP and not flags & self._exclude_flags
+        if demo:
+            shown = self._success[slot] or not self._successful_demos
+        else:
+            shown = columns["intervened"][slot]
+        chosen = (shown or use == Use.KEEP) and not flags & self._demo_exclude_flags
+        for view, wanted in (("all", not demo), ("demo", chosen)):
+            members = self._views[view]
+            (members.add if usable and wanted else members.discard)(slot)
 
     def _count(self, step: Step) -> None:
         c = self._counts

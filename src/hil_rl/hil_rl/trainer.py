@@ -39,7 +39,11 @@ class Trainer:
         self.config = config
         self.updates = 0
         self._rng = np.random.default_rng([seed, 2])
-        self._batch = Batch.empty(config.batch_size, agent.spaces)
+        self._batches = [
+            Batch.empty(config.batch_size, agent.spaces) for _ in range(config.cta_ratio)
+        ]
+        self.seen = 0
+        """Revision of the store that the last update was sampled from."""
 
     def updates_due(self) -> int:
         """Updates that may be done now; `UNLIMITED` without an upper bound, 0 before training."""
@@ -87,26 +91,30 @@ class Trainer:
             StoreError: there is nothing to sample.
             TrainingError: a loss is not finite.
         """
-        for _ in range(self.config.cta_ratio - 1):
-            self.agent.update(self._sample(), actor=False)
-        metrics = self.agent.update(self._sample(), actor=True)
+        with self.store.frozen():  # the batches of an update are of one state of the store
+            for batch in self._batches:
+                self._sample(batch)
+            self.seen = self.store.revision
+        *first, last = self._batches
+        for batch in first:
+            self.agent.update(batch, actor=False)
+        metrics = self.agent.update(last, actor=True)
         self.updates += 1
         return metrics
 
-    def _sample(self) -> Batch:
+    def _sample(self, batch: Batch) -> None:
         size = self.config.batch_size
         demos = round(self.config.demo_ratio * size)
         if not self.store.size("demo"):
             demos = 0
         elif demos and not self.store.size("all"):
             demos = size
-        self._fill(0, demos, "demo")
-        self._fill(demos, size, "all")
-        return self._batch
+        self._fill(batch, 0, demos, "demo")
+        self._fill(batch, demos, size, "all")
 
-    def _fill(self, start: int, stop: int, view: View) -> None:
+    def _fill(self, batch: Batch, start: int, stop: int, view: View) -> None:
         if stop > start:
-            rows = self._batch.rows(start, stop)
+            rows = batch.rows(start, stop)
             self.store.sample(stop - start, view, self._rng, out=rows)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -21,6 +21,7 @@ from hil_rl.store import (
     EpisodeStore,
     Step,
     StoreError,
+    Use,
 )
 
 SPACES = Spaces(
@@ -111,8 +112,13 @@ class Model:
             if step.flags & FLAG_EVALUATION:
                 continue
             demo = bool(step.flags & FLAG_DEMO)
+            succeeded = any(
+                s.success and (s.stream, s.episode) == (step.stream, step.episode)
+                for _, s in self.history
+            )
             held = step.flags & (FLAG_TAKEOVER | FLAG_HELD | FLAG_TELEOP_LOST)
-            chosen = not demo if view == "all" else (demo or step.intervened) and not held
+            chosen = not demo if view == "all" else (succeeded if demo else step.intervened)
+            chosen = chosen and (view == "all" or not held)
             if chosen:
                 result[float(step.observation["position"][0])] = step, following
         return result
@@ -160,6 +166,7 @@ def history(events: list[tuple[str, str, bool, int]]) -> list[Step]:
         if kind in ENDS:
             step.terminated = kind in ("terminate", "bare")
             step.truncated = kind in ("truncate", "cut")
+            step.success = step.terminated
             if kind in ("terminate", "truncate"):
                 step.final_observation = observation(value + 1000)
             episode, number = episode + 1, -1
@@ -361,3 +368,57 @@ def test_nbytes_counts_what_is_allocated() -> None:
     assert large == 10 * small
     per_step = small / 100
     assert 4 * (5 + 7 + 1 + 1) <= per_step <= 4 * (5 + 7 + 1 + 1) + 120
+
+
+def test_labels_are_written_over_an_episode_and_only_over_it() -> None:
+    store = EpisodeStore(SPACES, 20)
+    for seq in (1, 2, 3):
+        end = {"terminated": True, "success": True, "final_observation": observation(9)}
+        store.add(make_step(seq, seq=seq, flags=FLAG_DEMO, **(end if seq == 3 else {})))
+    for seq in (4, 5):
+        store.add(make_step(seq, seq=seq, episode=1, step=seq - 4))
+    assert (store.size("demo"), store.size("all")) == (3, 1)
+    labels, revision = store.episode("arm/a", 0), store.revision
+    assert labels.success and labels.step.tolist() == [0, 1, 2]
+    assert labels.terminated.tolist() == [False, False, True]
+
+    labels.success, labels.reward[2], labels.terminated[2] = False, -1.0, False
+    labels.truncated[2] = True
+    store.revise(labels)
+    assert store.revision == revision + 1 and store.size("demo") == 0
+    labels.use[:] = Use.KEEP
+    store.revise(labels)
+    batch = store.gather(np.sort(store.slots("demo")))
+    assert batch.reward.tolist() == [0.25, 0.5, -1.0]
+    assert batch.mask.tolist() == [1.0, 1.0, 1.0] and batch.truncated[2]
+    labels.use[1] = Use.DROP
+    store.revise(labels)
+    assert (store.size("demo"), store.size("all")) == (2, 1)
+    labels.reward[0] = np.nan
+    with pytest.raises(StoreError, match="not finite"):
+        store.revise(labels)
+    assert store.episode("arm/none", 0).step.size == 0
+
+
+def test_a_demonstration_is_shown_when_it_has_succeeded() -> None:
+    for successful, before in ((True, 0), (False, 1)):
+        store = EpisodeStore(SPACES, 20, successful_demos=successful)
+        for seq in (1, 2):
+            store.add(make_step(seq, seq=seq, flags=FLAG_DEMO))
+        assert store.size("demo") == before
+        end = {"truncated": True, "final_observation": observation(9)}
+        store.add(make_step(3, seq=3, flags=FLAG_DEMO, **end))
+        assert store.size("demo") == 3 * before
+        store.add(make_step(4, seq=4, episode=1, step=0, flags=FLAG_DEMO))
+        end = {"terminated": True, "success": True}
+        store.add(make_step(5, seq=5, episode=1, step=1, flags=FLAG_DEMO, **end))
+        assert store.size("demo") == 3 * before + 2
+
+
+def test_a_step_without_final_observation_cannot_be_made_to_continue() -> None:
+    store = EpisodeStore(SPACES, 20)
+    store.add(make_step(1, seq=1, terminated=True))
+    labels = store.episode("arm/a", 0)
+    labels.terminated[:] = False
+    store.revise(labels)
+    assert store.size("all") == 0

@@ -39,6 +39,7 @@ def fill(store: EpisodeStore, first: int, last: int, stream: str, **fields: obje
             reward=float(rng.random() < 0.2),
             terminated=end and i % 20 == 9,
             truncated=end and i % 20 == 19,
+            success=end,
             grasp_penalty=np.array([-0.02 * rng.integers(0, 2)]),
             final_observation={"state": rng.normal(size=4)} if end else None,
         )
