@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from hil_bringup import guardian
+from hil_bringup import crash_report, guardian
 from hil_bringup.graph import Respawn
 
 WRONG_CONFIGURATION = 2
 """Exit code of a process that was given a wrong parameter: a restart would not help."""
 _LAST_LINES = 12
+_OWN_SIGNALS = (-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL)
+"""Exit codes of what the supervisor has ended itself."""
 _LONGEST_LINE = 2**20
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -57,9 +59,10 @@ class _State:
 
     process: Process
     handle: asyncio.subprocess.Process | None = None
+    started_at: float = 0.0
     starting: bool = False
     restarts: deque[float] = field(default_factory=deque)
-    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=crash_report.LINES))
 
     @property
     def running(self) -> bool:
@@ -156,24 +159,29 @@ class Supervisor:
             try:
                 code = await self._run_once(state)
             except OSError as error:
-                self._give_up(state, 1, f"{process.name} does not start: {error}")
+                state.handle = None
+                self._give_up(state, 1, f"does not start: {error}")
                 return
+            ending = _ending(code)
             if self._stopping.is_set():
+                if code not in _OWN_SIGNALS:
+                    self._report_crash(state, code, "the graph was being stopped")
                 return
-            ended = f"{process.name} {_ending(code)}"
             now = time.monotonic()
             while state.restarts and now - state.restarts[0] > policy.window:
                 state.restarts.popleft()
             if not _restartable(policy, code):
-                self._give_up(state, code, ended)
+                self._give_up(state, code, ending)
                 return
             if len(state.restarts) >= policy.limit:
                 times = f"{policy.limit} restarts in {policy.window:.0f} s did not help"
-                self._give_up(state, code, f"{ended}; {times}")
+                self._give_up(state, code, f"{ending}; {times}")
                 return
             delay = min(policy.delay * 2 ** len(state.restarts), policy.longest_delay)
             state.restarts.append(now)
-            self._say(f"{ended}; starting it again in {delay:.1f} s")
+            outcome = f"starting it again in {delay:.1f} s"
+            self._say(f"{process.name} {ending}; {outcome}")
+            self._report_crash(state, code, outcome)
             if await self._stopped_within(delay):
                 return
 
@@ -191,7 +199,8 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-            state.handle = handle
+            state.handle, state.started_at = handle, time.monotonic()
+            state.last_lines.clear()
         finally:
             state.starting = False
             if output is not None:
@@ -233,18 +242,36 @@ class Supervisor:
             self._show(state.process.name, line)
         transport.close()
 
-    def _give_up(self, state: _State, code: int, text: str) -> None:
-        if not state.process.required:
-            self._say(f"{text}; the graph goes on without it")
+    def _give_up(self, state: _State, code: int, ending: str) -> None:
+        goes_on = not state.process.required
+        outcome = "the graph goes on without it" if goes_on else "the graph ends"
+        self._say(f"{state.process.name} {ending}; {outcome}")
+        self._report_crash(state, code, outcome)
+        if goes_on:
             return
-        self._say(f"{text}; the graph ends")
         if code != 0:
-            for line in state.last_lines:
+            for line in list(state.last_lines)[-_LAST_LINES:]:
                 self._say(f"  | {line}")
         if not self._stopping.is_set():
             self._code = exit_code(code)
             self._stop_requests += 1
             self._stopping.set()
+
+    def _report_crash(self, state: _State, code: int, outcome: str) -> None:
+        """Write a crash report and name it, unless all has been said already."""
+        if code in (0, WRONG_CONFIGURATION) or state.handle is None or state.process.foreground:
+            return
+        process, seconds = state.process, time.monotonic() - state.started_at
+        crash = crash_report.Crash(
+            process.name, _ending(code), outcome, process.command, state.handle.pid, seconds,
+            state.last_lines,
+        )  # fmt: skip
+        try:
+            path = crash_report.write(self._folder, crash)
+        except OSError as error:
+            self._say(f"no crash report of {process.name}: {error}")
+        else:
+            self._say(f"crash report: {path}")
 
     async def _stopped_within(self, seconds: float) -> bool:
         try:

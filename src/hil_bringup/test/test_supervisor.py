@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,42 @@ def test_failed_process_is_restarted_with_growing_delay_until_the_limit(tmp_path
     assert "a ended with exit code 7; starting it again in 0.0 s" in said
     assert "3 restarts in 60 s did not help; the graph ends" in said
     assert "| begun" in said, "the last lines of what died are shown"
+
+
+def test_crash_report_says_what_a_person_needs(tmp_path: Path) -> None:
+    code = """
+    import faulthandler, os, signal
+    faulthandler.enable()
+    def in_the_depths():
+        os.kill(os.getpid(), signal.SIGSEGV)
+    print('before the end')
+    in_the_depths()
+    """
+    run = Run(tmp_path, [python("a", code, respawn=Respawn("never"))])
+    run.go()
+    (path,) = tmp_path.glob("crash-a-*.txt")
+    assert f"crash report: {path}" in run.said()
+    text = path.read_text()
+    assert text.startswith("a was ended by SIGSEGV\n")
+    for expected in ("before the end", "in in_the_depths", "the graph ends", "Python 3."):
+        assert expected in text
+
+
+def test_every_crash_has_its_own_report_without_older_output(tmp_path: Path) -> None:
+    code = "import os; print(f'I am {os.getpid()}'); raise SystemExit(1)"
+    run = Run(tmp_path, [python("a", code, respawn=Respawn(delay=0.01, limit=2))])
+    run.go()
+    texts = [path.read_text() for path in tmp_path.glob("crash-a-*.txt")]
+    assert len(texts) == 3
+    assert all(len(re.findall(r"^I am \d", text, re.M)) == 1 for text in texts)
+
+
+def test_no_crash_report_of_what_was_stopped_or_ended_well(tmp_path: Path) -> None:
+    clean = python("b", "print('done')", respawn=Respawn("never"), required=False)
+    run = Run(tmp_path, [python("a", SLEEP), clean])
+    run.on("goes on without it", lambda s: s.stop())
+    run.go()
+    assert not list(tmp_path.glob("crash-*"))
 
 
 def test_delays_double_up_to_the_longest(tmp_path: Path) -> None:
