@@ -306,3 +306,65 @@ class BCConfig(_Base):
         _require(0.0 <= self.dropout < 1.0, f"dropout {self.dropout} is not in [0, 1)")
         _require(min(self.batch_size, self.steps) >= 1, "batch_size and steps must be >= 1")
         _require(0.0 < self.std_min < self.std_max, "std_min must be positive, below std_max")
+
+
+HINDSIGHT_STRATEGIES = ("final", "future", "episode", "random")
+
+
+@dataclass(frozen=True)
+class HindsightConfig(_Base):
+    """Hindsight experience replay. All of it may change while training runs.
+
+    Attributes:
+        enabled: relabel at all.
+        ratio: share of each batch whose goal is replaced; the rest keeps the original goals.
+        strategies: weight of each source of goals: "future" (a later state of the episode),
+            "final" (its newest state), "episode" (any of its states), "random" (a state that
+            another transition of the same batch led to).
+        schedule: (progress, ratio) points, linear in between; replaces `ratio`. Empty: constant.
+        schedule_over: what progress is: "steps" (training steps) or "success" (share of the
+            newest training episodes).
+        band: keep a new goal only if its distance is within (low, high) times that of the original
+            goal; otherwise the transition stays as it is. Empty: no filter. Cuts off goals that
+            are reached already and far ones; costs precision late in training.
+        keep_reached: probability of keeping a new goal that the state before the action satisfies
+            already. Nothing is to be learned from most of them where an object did not move.
+        parts: names of the desired parts that are replaced; empty: all.
+    """
+
+    enabled: bool = True
+    ratio: float = 0.5
+    strategies: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"future": 1.0})
+    schedule: tuple[tuple[float, float], ...] = ()
+    schedule_over: str = "steps"
+    band: tuple[float, ...] = ()
+    keep_reached: float = 1.0
+    parts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        points = tuple((float(at), float(ratio)) for at, ratio in self.schedule)
+        object.__setattr__(self, "schedule", points)
+        places, ratios = [at for at, _ in points], [ratio for _, ratio in points]
+        _require(
+            all(0.0 <= ratio <= 1.0 for ratio in (self.ratio, *ratios)),
+            f"ratio {self.ratio} and those of schedule {points} are shares in [0, 1]",
+        )
+        _require(places == sorted(set(places)), f"schedule {points}: progress must rise")
+        _require(
+            self.schedule_over in ("steps", "success"),
+            f"schedule_over {self.schedule_over!r}: steps or success",
+        )
+        unknown = sorted(set(self.strategies) - set(HINDSIGHT_STRATEGIES))
+        _require(
+            not unknown, f"no strategy {unknown}, there are {', '.join(HINDSIGHT_STRATEGIES)}"
+        )
+        weights = list(self.strategies.values())
+        _require(
+            min(weights, default=-1.0) >= 0.0 and sum(weights) > 0.0,
+            f"strategies {dict(self.strategies)} need weights >= 0, not all 0",
+        )
+        _require(
+            not self.band or (len(self.band) == 2 and 0.0 <= self.band[0] < self.band[1]),
+            f"band {self.band} must be empty or (low, high) with 0 <= low < high",
+        )
+        _require(0.0 <= self.keep_reached <= 1.0, "keep_reached is a probability")

@@ -15,7 +15,7 @@ is written over the stored values with `EpisodeStore.episode` and `EpisodeStore.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .spaces import Array, Spaces
+from .trajectories import Trajectories
 
 View = Literal["all", "demo"]
 VIEWS: tuple[View, ...] = ("all", "demo")
@@ -258,6 +259,11 @@ class EpisodeStore:
             in the "demo" view: what was executed is a hold, not what the person did.
         successful_demos: a demonstration enters the "demo" view when it has ended with success,
             as in HIL-SERL; else at once, whatever comes of it.
+
+    Attributes:
+        trajectories: the states of every episode, in order; to be read under the lock.
+        relabel: called with every batch that `sample` draws and with its generator, under the
+            lock; may change the batch in place (hindsight goals, see `hil_rl.her`).
     """
 
     def __init__(
@@ -291,6 +297,8 @@ class EpisodeStore:
         self._open: dict[str, _Open] = {}
         self._views = {view: _IndexSet(capacity) for view in VIEWS}
         self._counts = Counts()
+        self.trajectories = Trajectories(capacity)
+        self.relabel: Callable[[Batch, np.random.Generator], None] | None = None
         self._revision = 0
 
     @property
@@ -309,7 +317,8 @@ class EpisodeStore:
         """Bytes that the arrays occupy when the ring is full."""
         own = [self._next, self._flags, self._serial, self._stream, self._number]
         arrays = [*self._columns.values(), *own, self._success, self._use]
-        return sum(a.nbytes for a in arrays) + len(VIEWS) * 16 * self.capacity
+        indices = len(VIEWS) + 1  # views and trajectories: two integers per slot each
+        return sum(a.nbytes for a in arrays) + indices * 16 * self.capacity
 
     @property
     def counts(self) -> Counts:
@@ -353,6 +362,7 @@ class EpisodeStore:
                 else:
                     self._complete(previous.slot, slot)
             self._columns["episode"][slot] = episode_id
+            self.trajectories.append(episode_id, step.step, slot)
             self._count(step)
             if step.terminated or step.truncated:
                 self._finish(slot, step, final)
@@ -382,16 +392,23 @@ class EpisodeStore:
             members = self._view(view)
             if not len(members):
                 raise StoreError(f"view {view!r} is empty")
-            return self._gather(members.sample(n, rng), out)
+            batch = self._gather(members.sample(n, rng), out)
+            if self.relabel is not None:
+                self.relabel(batch, rng)
+            return batch
 
     def gather(self, slots: Array, out: Batch | None = None) -> Batch:
-        """Transitions at given slots (from `slots` or `Batch.slot`), see `sample`."""
+        """Transitions at given slots (from `slots` or `Batch.slot`), as they were recorded."""
         with self._lock:
             complete = self._views["all"], self._views["demo"]
             for slot in slots:
                 if not any(view._position[slot] >= 0 for view in complete):
                     raise StoreError(f"slot {slot} holds no complete transition")
             return self._gather(np.asarray(slots, np.int64), out)
+
+    def states(self, slots: Array) -> Array:
+        """(n, vector_size) states in slots that `trajectories` names; under the lock."""
+        return np.take(self._columns["state"], slots, axis=0)
 
     def episode(self, stream: str, episode: int) -> EpisodeLabels:
         """Labels of an episode's steps that are held; none if it is unknown or overwritten."""
@@ -511,6 +528,7 @@ class EpisodeStore:
         slot = self._allocated % self.capacity
         for view in self._views.values():
             view.discard(slot)
+        self.trajectories.release(slot)
         self._serial[slot] = self._allocated
         self._next[slot] = self._stream[slot] = -1
         self._success[slot] = False
@@ -540,6 +558,7 @@ class EpisodeStore:
         if final is not None:
             following = self._allocate()
             self._columns["state"][following] = final
+            self.trajectories.append(int(self._columns["episode"][slot]), step.step + 1, following)
             self._complete(slot, following)
         elif step.terminated:
             self._complete(slot, slot)  # never bootstrapped: any finite state will do
