@@ -19,8 +19,9 @@ from hil_actor.loop import ControlLoop, EpisodeRunner, Job, RunRequest, RunResul
 from hil_actor.params import ActorParams, load_task
 from hil_actor.policy_slot import Offer, PolicySlot, Verdict
 from hil_actor.recorder import StepRecorder
-from hil_actor.sender import Sender, SenderOptions, Stream
-from hil_actor.step_queue import StepQueue
+from hil_actor.sender import Sender, SenderOptions
+from hil_actor.spool import Spool, SpoolOptions
+from hil_actor.step_store import Stream
 from hil_actor.throttle import Progress, Throttle
 from hil_common import qos
 from hil_common.conversions import from_ns
@@ -37,6 +38,8 @@ from hil_tasks import Task
 _GRACE = 1.0
 _STOP_LIMIT = 10.0
 _REPORT_PERIOD = 1.0
+# Writing what waits for the disk (s).
+_WRITE_LIMIT = 5.0
 
 
 @dataclass(eq=False)
@@ -47,7 +50,7 @@ class _Parts:
     slot: PolicySlot
     link: LearnerLink
     client: InsertClient
-    queue: StepQueue
+    spool: Spool
     runner: EpisodeRunner
     servers: list[ActionServer]
 
@@ -78,7 +81,21 @@ class ActorNode(HilNode):
     def on_setup(self) -> None:
         """Make everything; nothing moves yet."""
         params = self.params
-        task = load_task(params)
+        spool = Spool(
+            Path(params.spool_dir),
+            params.actor_id,
+            self._spool_options(),
+            on_commit=self._on_commit,
+            warn=self.get_logger().warning,
+        )
+        try:
+            self._parts = self._make_parts(load_task(params), spool)
+        except BaseException:
+            spool.close(_WRITE_LIMIT)
+            raise
+
+    def _make_parts(self, task: Task, spool: Spool) -> _Parts:
+        params = self.params
         fingerprint = task.spec.fingerprint()
         self.session = str(uuid.uuid4())
         first = self._first_policy(task, fingerprint)
@@ -90,9 +107,8 @@ class ActorNode(HilNode):
             session=self.session,
             tell=self._note_wait,
         )
-        queue = StepQueue(params.queue_steps, params.queue_bytes, on_append=self._on_append)
         recorder = StepRecorder(
-            queue,
+            spool,
             self._step_publisher.publish,
             fingerprint=fingerprint,
             actor_id=params.actor_id,
@@ -101,12 +117,16 @@ class ActorNode(HilNode):
             frame=params.base_frame,
         )
         client = InsertClient(self)
+
+        def make_sender(stream: Stream) -> Sender:
+            left = spool.begin(stream)
+            options, told = self._sender_options(), self._on_exchange
+            return Sender(spool, client, stream, left, options, on_exchange=told)
+
         link = LearnerLink(
-            queue,
+            spool,
             Stream(params.run_id, fingerprint, params.actor_id, self.session),
-            lambda stream: Sender(
-                queue, client, stream, self._sender_options(), on_exchange=self._on_exchange
-            ),
+            make_sender,
             Throttle(time.monotonic, params.learner_silence_s),
             lockstep=params.pace == "lockstep",
             on_run=lambda run_id: setattr(recorder, "run_id", run_id),
@@ -115,7 +135,7 @@ class ActorNode(HilNode):
         env.poller.subscribe(LearnerStatus, "learner/status", self._on_status, qos.LATCHED)
         slot = PolicySlot(first, first.spaces, fingerprint, params.max_policy_bytes)
         runner = EpisodeRunner(env, recorder, slot, link, params.seed)
-        self._parts = _Parts(env, slot, link, client, queue, runner, self._action_servers())
+        return _Parts(env, slot, link, client, spool, runner, self._action_servers())
 
     def on_start(self) -> None:
         """Let the control loop run."""
@@ -139,9 +159,15 @@ class ActorNode(HilNode):
     def on_close(self) -> None:
         """Let the learner take what is left, bounded, and close."""
         parts, self._parts = self._opened(), None
+        parts.spool.settle(_WRITE_LIMIT)
         left = parts.link.close(self.params.flush_timeout_s)
-        if left:
-            self.get_logger().error(f"{left} steps did not reach the learner")
+        lost = parts.spool.close(_WRITE_LIMIT)
+        if left > lost:
+            where = f"{parts.spool.path} for the next actor of this name and run"
+            self.get_logger().warning(f"{left - lost} steps wait in {where}")
+        if lost:
+            problem = parts.spool.problem
+            self.get_logger().error(f"{lost} steps could not be written: {problem}")
         parts.slot.close()
         for server in parts.servers:
             server.destroy()
@@ -248,9 +274,10 @@ class ActorNode(HilNode):
 
     # -------------------------------------------------------------------------------- learner
 
-    def _on_append(self) -> None:
+    def _on_commit(self) -> None:
         if self._parts is not None:
             self._parts.link.notify()
+            self._parts.link.progressed()
 
     def _on_exchange(self) -> None:
         if self._parts is not None:
@@ -265,6 +292,16 @@ class ActorNode(HilNode):
                 message.phase,
                 message.waiting_for,
             )
+        )
+
+    def _spool_options(self) -> SpoolOptions:
+        params = self.params
+        return SpoolOptions(
+            max_steps=params.spool_steps,
+            max_bytes=params.spool_bytes,
+            keep_steps=params.spool_keep_steps,
+            keep_bytes=params.spool_keep_bytes,
+            fsync=params.durability == "fsync",
         )
 
     def _sender_options(self) -> SenderOptions:
@@ -312,21 +349,26 @@ class ActorNode(HilNode):
         parts = self._parts
         if parts is None:
             return
-        sender = parts.link.sender
+        sender, spool = parts.link.sender, parts.spool
         policy = parts.slot.current
-        problem = sender.refused if sender is not None else ""
         self.diagnostics.set(
             run_id=parts.link.run_id,
             session=self.session,
             policy_version=policy.version,
             policy_sha256=policy.sha256[:12],
-            steps=parts.queue.last_seq,
-            steps_pending=parts.queue.pending,
-            queue_mb=f"{parts.queue.kept_bytes / 2**20:.1f}",
+            steps=spool.last_seq,
+            steps_pending=spool.pending,
+            spool_mb=f"{spool.pending_bytes / 2**20:.1f}",
+            set_aside="; ".join(spool.notices),
             late_steps=parts.env.late_steps,
             learner=(sender.stalled or "ok") if sender is not None else "not heard yet",
         )
-        self.diagnostics.warn(f"the learner refuses the steps: {problem}" if problem else "")
+        problems = [parts.link.trouble, spool.problem]
+        if sender is not None:
+            refused = sender.refused
+            problems += [f"the learner refuses the steps: {refused}" if refused else ""]
+            problems += sender.abandoned
+        self.diagnostics.warn("; ".join(filter(None, problems)))
 
     def _opened(self) -> _Parts:
         if self._parts is None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rclpy.node import Node
 
 from hil_actor.poller import CallTimeout, Interrupted, Poller
-from hil_actor.sender import Reply, Stream
-from hil_actor.step_queue import Committed
+from hil_actor.sender import Reply
+from hil_actor.step_store import Committed, Stream
 from hil_interfaces.msg import StepBytes
 from hil_interfaces.srv import InsertSteps
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hil_actor.sender import Sender, Stream
-from hil_actor.step_queue import StepStore
+from hil_actor.sender import Sender
+from hil_actor.spool_file import SpoolError
+from hil_actor.step_store import StepStore, Stream
 from hil_actor.throttle import Progress, Throttle
 
 # How long the sender's thread may take to end (s).
 _STOP_LIMIT = 5.0
+_UNNAMED = "the learner, for the name of the run (or set the parameter run_id)"
 
 
 class LearnerLink:
@@ -21,7 +23,8 @@ class LearnerLink:
     Args:
         store: of the session's steps.
         stream: identity of the steps; an empty run_id is taken from the first learner heard.
-        make_sender: makes the sender of a complete stream.
+        make_sender: opens a complete stream in the store and makes its sender; may raise
+            SpoolError, and is tried again then.
         throttle: bound between actor and learner.
         lockstep: the throttle is in force.
         on_run: told the run's id, before the first step.
@@ -40,6 +43,8 @@ class LearnerLink:
         wake: Callable[[], None],
     ) -> None:
         self.sender: Sender | None = None
+        self.trouble = ""
+        """Why the stream could not be opened; "" if it was, or was not tried."""
         self._wake = wake
         self._waiting = False
         self._store = store
@@ -79,14 +84,19 @@ class LearnerLink:
         return reason
 
     def _reason(self, mode: str) -> str:
+        if self.sender is None and self._stream.run_id:
+            self._begin(self._stream)
         sender = self.sender
         if sender is None:
-            return "the learner, for the name of the run (or set the parameter run_id)"
+            return (
+                self.trouble
+                or "the learner, for the name of the run (or set the parameter run_id)"
+            )
         if sender.refused:
             return f"the learner to take the steps: {sender.refused}"
-        if self._store.full:
-            why = f" ({sender.stalled})" if sender.stalled else ""
-            return f"the learner: the queue is full, {self._store.pending} steps wait{why}"
+        blocked = self._store.blocked
+        if blocked:
+            return f"{blocked} ({sender.stalled})" if sender.stalled else blocked
         if not (self._lockstep and mode == "train"):
             return ""
         reason = self._throttle.reason(self._store.pending)
@@ -111,7 +121,13 @@ class LearnerLink:
         return self._store.pending
 
     def _begin(self, stream: Stream) -> None:
+        try:
+            sender = self._make_sender(stream)
+        except SpoolError as error:
+            self.trouble = str(error)
+            return
+        self.trouble = ""
         self._stream = stream
         self._on_run(stream.run_id)
-        self.sender = self._make_sender(stream)
-        self.sender.start()
+        self.sender = sender
+        sender.start()

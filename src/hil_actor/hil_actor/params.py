@@ -107,13 +107,26 @@ class ActorParams(EnvParams):
     )
     autostart_episodes: int = param(0, "how many of them (0: without end)", low=0, high=2**31 - 1)
     autostart_seed: int = param(0, "of their randomisation", low=0, high=2**31 - 1)
-    queue_steps: int = param(
-        20_000,
-        "steps kept until the learner has them; a full queue pauses the episode",
-        low=1,
-        high=10_000_000,
+    spool_dir: str = param(
+        "runs/_spool",
+        "folder of the spool, in which steps wait until the learner has them; on a local disk",
     )
-    queue_bytes: int = param(256 * 2**20, "the same in bytes", low=2**16, high=2**36)
+    spool_steps: int = param(
+        200_000, "steps that may wait in it; more pause the episode", low=1, high=10_000_000
+    )
+    spool_bytes: int = param(4 * 2**30, "the same in bytes", low=2**16, high=2**42)
+    spool_keep_steps: int = param(
+        2000,
+        "acknowledged steps that are kept, for a learner that comes back with fewer",
+        low=0,
+        high=1_000_000,
+    )
+    spool_keep_bytes: int = param(64 * 2**20, "the same in bytes", low=0, high=2**36)
+    durability: str = param(
+        "process",
+        "what a step in the spool survives: a killed process, or a power loss (fsync; slower)",
+        choices=("process", "fsync"),
+    )
     send_steps: int = param(200, "most steps in one insert_steps call", low=1, high=2000)
     send_bytes: int = param(4 * 2**20, "most bytes in one call", low=2**12, high=2**28)
     send_interval_s: float = param(

@@ -10,7 +10,7 @@ from rclpy.serialization import serialize_message
 
 from hil_actor.control_step import Flag
 from hil_actor.env import Transition
-from hil_actor.step_queue import StepStore
+from hil_actor.step_store import StepStore
 from hil_common.conversions import from_ns
 from hil_common.tensors import to_msgs
 from hil_interfaces.msg import Step
@@ -39,7 +39,7 @@ class StepRecorder:
     """Turns transitions into records.
 
     Args:
-        store: gets every record before it is published.
+        store: gets every record before it is published, and commits it on a thread of its own.
         publish: puts the bytes on the `step` topic.
         fingerprint, actor_id, session, task: the same in all records.
         frame: frame_id of the records.
@@ -73,7 +73,7 @@ class StepRecorder:
         self._message.run_id = value
 
     def record(self, done: Transition, place: Place, interrupted: bool = False) -> int:
-        """Commit and publish one step; return its number.
+        """Hand over and publish one step; return its number.
 
         Args:
             done: the step; terminated or truncated on the last one of an episode.
@@ -81,7 +81,7 @@ class StepRecorder:
             interrupted: it is the last one because the actor ends the episode, not the task.
 
         Raises:
-            StoreFull: nothing was committed.
+            StoreFull: nothing was handed over.
         """
         message = self._message
         message.header.stamp = from_ns(done.stamp)

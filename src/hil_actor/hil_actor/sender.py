@@ -2,19 +2,21 @@
 
 The learner accepts only the step after the last one that it has stored. The sender sends what is
 committed, at once and in batches, believes nothing but the learner's answer, goes on where the
-answer says, and repeats a call whose answer did not come: repeats are harmless.
+answer says, and repeats a call whose answer did not come: repeats are harmless. What earlier
+sessions of the actor left goes first.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from hil_actor.step_queue import Committed, StepStore
+from hil_actor.step_store import Committed, LeftSteps, StepSource, StepStore, Stream
 
 # Pause after a call that failed (s): first and longest.
 _BACK_OFF = (0.1, 2.0)
@@ -36,16 +38,6 @@ class Status(IntEnum):
     WRONG_SPEC = 3
     MALFORMED = 4
     BUSY = 5
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Whose steps these are."""
-
-    run_id: str
-    fingerprint: str
-    actor_id: str
-    session: str
 
 
 @dataclass(frozen=True)
@@ -88,11 +80,13 @@ class Sender:
     Attributes:
         stalled: why steps wait now, although it will be tried again; "" if they do not.
         refused: why the learner does not take this stream; "" if it does. Sending has stopped.
+        abandoned: why steps of earlier sessions will never be taken, one text for each session.
 
     Args:
         store: of the session's steps.
         transport: the way to the learner.
         stream: identity of the steps.
+        left: what earlier sessions left, oldest first.
         options: see SenderOptions.
         clock: steady, s.
         on_exchange: called after every call, on the sender's thread.
@@ -103,22 +97,25 @@ class Sender:
         store: StepStore,
         transport: Transport,
         stream: Stream,
+        left: Sequence[tuple[Stream, LeftSteps]] = (),
         options: SenderOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_exchange: Callable[[], None] | None = None,
     ) -> None:
         self.stalled = ""
         self.refused = ""
+        self.abandoned: list[str] = []
         self._store = store
         self._transport = transport
-        self._stream = stream
+        self._left = deque(left)
+        self._own: tuple[Stream, StepSource] = (stream, store)
         self._options = options or SenderOptions()
         self._clock = clock
         self._on_exchange = on_exchange or (lambda: None)
-        self._next = store.acknowledged + 1
         self._final = False
-        self._ask = False
-        """The learner was away: what does it have now?"""
+        self._more = False
+        """The last call could not take everything that waited."""
+        self._take_up()
         self._absent = False
         self._failures = 0
         self._wake = threading.Event()
@@ -174,6 +171,17 @@ class Sender:
 
     # ---------------------------------------------------------------------- sender's thread
 
+    @property
+    def _current(self) -> tuple[Stream, StepSource]:
+        """What is sent now."""
+        return self._left[0] if self._left else self._own
+
+    def _take_up(self) -> None:
+        """Begin with what is sent now."""
+        self._next = self._current[1].acknowledged + 1
+        self._ask = bool(self._left)
+        """What does the learner have now? It may be more than was noted, or less."""
+
     def _run(self) -> None:
         while not self._stopped.is_set():
             if not self.due():
@@ -189,7 +197,7 @@ class Sender:
                 self._stopped.wait(pause)
             elif self._urgent.is_set():
                 self._urgent.clear()
-            else:
+            elif not self._more:
                 self._urgent.wait(self._options.interval - (self._clock() - began))
 
     def due(self) -> bool:
@@ -198,7 +206,7 @@ class Sender:
             return False
         if not self._transport.ready():
             self._ask = True
-        return bool(self.refused) or self._ask or self._next <= self._store.last_seq
+        return bool(self.refused) or self._ask or self._next <= self._current[1].committed
 
     def exchange(self) -> float:
         """Make one call and believe its answer; return how long to pause before the next, s."""
@@ -212,29 +220,34 @@ class Sender:
         except LookupError as error:
             return self._give_up(f"the learner lost steps that it had acknowledged: {error}")
         try:
-            reply = self._transport.insert(self._stream, steps, self._options.timeout)
+            reply = self._transport.insert(self._current[0], steps, self._options.timeout)
         except TimeoutError as error:
             return self._fail(str(error) or "the learner did not answer")
         return self._believe(reply, steps)
 
     def _choose(self) -> Sequence[Committed]:
         """Steps of the next call; none asks what the learner has."""
-        if self.refused or self._ask:
+        self._more = False
+        source, options = self._current[1], self._options
+        if self.refused or self._ask or self._next > source.committed:
             return ()
-        options = self._options
-        return self._store.batch(self._next, options.max_steps, options.max_bytes)
+        last = source.committed
+        steps = source.batch(self._next, options.max_steps, options.max_bytes)
+        self._more = steps[-1].seq < last
+        return steps
 
     def _believe(self, reply: Reply, steps: Sequence[Committed]) -> float:
         status = reply.status
         if status in (Status.WRONG_RUN, Status.WRONG_SPEC):
             self.refused = reply.reason or f"the learner trains run {reply.run_id!r}"
             return _ASK_AGAIN
-        if reply.last_seq > self._store.last_seq:
+        source = self._current[1]
+        if reply.last_seq > source.committed:
             return self._give_up(
                 f"the learner has step {reply.last_seq} of this session, which has only "
-                f"{self._store.last_seq}"
+                f"{source.committed}"
             )
-        self._store.acknowledge(reply.last_seq)
+        source.acknowledge(reply.last_seq)
         self.refused = ""
         if status == Status.MALFORMED:
             return self._give_up(f"the learner calls a step malformed: {reply.reason}")
@@ -248,6 +261,9 @@ class Sender:
         self.stalled = ""
         self._ask = False
         self._failures = 0
+        if self._left and reply.last_seq == source.committed:
+            self._left.popleft()
+            self._take_up()
         return 0.0
 
     def _fail(self, reason: str) -> float:
@@ -259,7 +275,13 @@ class Sender:
         return pause
 
     def _give_up(self, reason: str) -> float:
-        """Stop for good: sending on could only do harm."""
+        """Stop with this session for good: sending on could only do harm."""
+        if self._left:
+            stream, steps = self._left.popleft()
+            steps.refuse(reason)
+            self.abandoned.append(f"steps of session {stream.session} stay here: {reason}")
+            self._take_up()
+            return 0.0
         self.refused = reason
         self._final = True
         return 0.0

@@ -48,6 +48,7 @@ class Bench:
             self.robot = populate(self.ros, "robot", lambda node: FakeRobot(node, self.task, pace))
         params = {
             "task_file": str(self.file),
+            "spool_dir": str(self.file.parent / "spool"),
             "run_id": "run",
             "operator": "none",
             "operator_barrier_s": 20.0,
@@ -286,10 +287,10 @@ def test_throttle_stops_exactly_at_the_bound(bench):
     assert bench.result(handle).ok
 
 
-def test_without_a_learner_the_actor_acts_until_the_queue_is_full(bench):
-    bench.start(queue_steps=8)
+def test_without_a_learner_the_actor_acts_until_the_spool_is_full(bench):
+    bench.start(spool_steps=8)
     handle = bench.ask("train", 2)
-    bench.wait_text("paused", "queue is full, 8 steps")
+    bench.wait_text("paused", "spool is full: 8 steps")
     bench.wait_text("paused", "the learner is not there")
     assert len(bench.steps(8)) == len(bench.recording.steps) == 8
     learner = bench.learner()

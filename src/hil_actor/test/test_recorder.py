@@ -14,7 +14,7 @@ from hil_actor.actor_node import policy_spaces
 from hil_actor.control_step import Flag
 from hil_actor.env import Transition
 from hil_actor.recorder import Place, StepRecorder
-from hil_actor.step_queue import StepQueue, StoreFull
+from hil_actor.step_store import StoreFull
 from hil_common.conversions import to_ns
 from hil_common.tensors import from_msgs
 from hil_interfaces.msg import Step
@@ -51,8 +51,8 @@ def transition(k, **fields):
 
 
 class Sink:
-    def __init__(self, capacity=10**6):
-        self.queue = StepQueue(capacity, 2**30)
+    def __init__(self, spools, capacity=10**6):
+        self.queue = spools(max_steps=capacity)
         self.published: list[bytes] = []
         self.recorder = StepRecorder(
             self.queue,
@@ -68,8 +68,8 @@ class Sink:
         return [deserialize_message(data, Step) for data in self.published]
 
 
-def test_a_record_has_everything():
-    sink = Sink()
+def test_a_record_has_everything(spools):
+    sink = Sink(spools)
     done = transition(
         3,
         intervened=(True,),
@@ -95,8 +95,8 @@ def test_a_record_has_everything():
     assert all(np.array_equal(tensors[n], v) for n, v in done.observation.items())
 
 
-def test_the_bytes_that_are_published_are_those_that_are_kept():
-    sink = Sink()
+def test_the_bytes_that_are_published_are_those_that_are_kept(spools):
+    sink = Sink(spools)
     for k in range(5):
         sink.recorder.record(transition(k), Place("train", 0, k, 0))
     assert [s.data for s in sink.queue.batch(1, 10, 10**9)] == sink.published
@@ -105,8 +105,8 @@ def test_the_bytes_that_are_published_are_those_that_are_kept():
 @pytest.mark.parametrize(
     ("mode", "flag"), [("demo", Flag.DEMO), ("train", Flag(0)), ("evaluate", Flag.EVALUATION)]
 )
-def test_the_mode_is_a_flag(mode, flag):
-    sink = Sink()
+def test_the_mode_is_a_flag(spools, mode, flag):
+    sink = Sink(spools)
     sink.recorder.record(transition(0, proposal=None), Place(mode, 0, 0, 0))
     (message,) = sink.messages()
     assert message.flags == flag and len(message.policy_action) == 0
@@ -121,8 +121,8 @@ def test_the_mode_is_a_flag(mode, flag):
         ({}, True, (False, True, int(Flag.INTERRUPTED))),
     ],
 )
-def test_only_a_last_step_has_a_final_observation(fields, interrupted, ends):
-    sink = Sink()
+def test_only_a_last_step_has_a_final_observation(spools, fields, interrupted, ends):
+    sink = Sink(spools)
     done = transition(2, **fields)
     sink.recorder.record(done, Place("train", 0, 2, 0), interrupted)
     (message,) = sink.messages()
@@ -132,8 +132,8 @@ def test_only_a_last_step_has_a_final_observation(fields, interrupted, ends):
     assert all(np.array_equal(final[n], v) for n, v in done.next_observation.items() if final)
 
 
-def test_a_full_store_takes_nothing_and_publishes_nothing():
-    sink = Sink(capacity=1)
+def test_a_full_store_takes_nothing_and_publishes_nothing(spools):
+    sink = Sink(spools, capacity=1)
     sink.recorder.record(transition(0), Place("train", 0, 0, 0))
     with pytest.raises(StoreFull):
         sink.recorder.record(transition(1), Place("train", 0, 1, 0))
@@ -143,10 +143,10 @@ def test_a_full_store_takes_nothing_and_publishes_nothing():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_records_pair_up_in_the_learners_store(seed):
+def test_records_pair_up_in_the_learners_store(spools, seed):
     """Whatever ends the episodes, every sampled pair is one that happened."""
     rng = random.Random(seed)
-    sink = Sink()
+    sink = Sink(spools)
     pairs, clock = set(), 0
     for episode in range(20):
         for step in range(rng.randint(1, 6)):

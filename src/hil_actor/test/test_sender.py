@@ -1,4 +1,4 @@
-"""Steps to the learner, exactly once: the queue and the protocol against a fake learner."""
+"""Steps to the learner, exactly once: the protocol against a fake learner."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from hil_actor.sender import Reply, Sender, SenderOptions, Status, Stream
-from hil_actor.step_queue import StepQueue, StoreFull
+from hil_actor.sender import Reply, Sender, SenderOptions, Status
+from hil_actor.step_store import Stream
 from hil_interfaces.srv import InsertSteps
 
 STREAM = Stream("run", "spec", "actor", "session")
@@ -72,12 +72,17 @@ def data(k):
     return b"step %d" % k
 
 
-def setup(steps=0, capacity=1000, **options):
-    queue = StepQueue(capacity, 10**6)
-    for k in range(1, steps + 1):
-        queue.append(data(k))
-    learner = Learner()
-    return queue, learner, Sender(queue, learner, STREAM, SenderOptions(**options))
+@pytest.fixture
+def setup(spools):
+    def make(steps=0, keep=1000, **options):
+        queue = spools(keep_steps=keep)
+        for k in range(1, steps + 1):
+            queue.append(data(k))
+        learner = Learner()
+        sender = Sender(queue, learner, STREAM, options=SenderOptions(**options))
+        return queue, learner, sender
+
+    return make
 
 
 def drain(sender, queue, limit=200):
@@ -89,19 +94,6 @@ def drain(sender, queue, limit=200):
     raise AssertionError(f"{queue.pending} steps are left: {sender.stalled}")
 
 
-def first_kept(queue):
-    """Number of the oldest step that the queue still has."""
-    return next(k for k in range(1, queue.last_seq + 1) if has(queue, k))
-
-
-def has(queue, k):
-    try:
-        queue.batch(k, 1, 1)
-    except LookupError:
-        return False
-    return True
-
-
 def complete(learner, n):
     return learner.stored == [data(k) for k in range(1, n + 1)]
 
@@ -111,21 +103,21 @@ def test_numbers_are_those_of_the_interface():
         assert getattr(InsertSteps.Response, status.name) == status
 
 
-def test_batches_in_order():
+def test_batches_in_order(setup):
     queue, learner, sender = setup(25, max_steps=10)
     drain(sender, queue)
     assert complete(learner, 25)
     assert [len(call) for call in learner.calls] == [10, 10, 5]
 
 
-def test_batches_are_bounded_in_bytes_but_never_empty():
+def test_batches_are_bounded_in_bytes_but_never_empty(setup):
     queue, learner, sender = setup(5, max_bytes=1)
     drain(sender, queue)
     assert [len(call) for call in learner.calls] == [1] * 5
 
 
 @pytest.mark.parametrize("lost", ["lose_requests", "lose_answers"])
-def test_a_call_without_answer_is_repeated(lost):
+def test_a_call_without_answer_is_repeated(setup, lost):
     queue, learner, sender = setup(5)
     setattr(learner, lost, 3)
     assert sender.exchange() > 0.0 and "no answer" in sender.stalled
@@ -133,14 +125,14 @@ def test_a_call_without_answer_is_repeated(lost):
     assert complete(learner, 5) and not sender.stalled
 
 
-def test_pauses_grow_and_are_bounded():
+def test_pauses_grow_and_are_bounded(setup):
     _, learner, sender = setup(1)
     learner.lose_requests = 100
     pauses = [sender.exchange() for _ in range(12)]
     assert pauses == sorted(pauses) and pauses[0] < 0.2 and pauses[-1] == 2.0
 
 
-def test_an_absent_learner_gets_everything_later():
+def test_an_absent_learner_gets_everything_later(setup):
     queue, learner, sender = setup(3)
     learner.there = False
     assert sender.exchange() > 0.0 and sender.stalled
@@ -152,7 +144,7 @@ def test_an_absent_learner_gets_everything_later():
     assert complete(learner, 4)
 
 
-def test_a_busy_learner_is_asked_again():
+def test_a_busy_learner_is_asked_again(setup):
     queue, learner, sender = setup(3)
     learner.busy = "the disk is full"
     assert sender.exchange() > 0.0 and sender.stalled == "the disk is full"
@@ -161,7 +153,7 @@ def test_a_busy_learner_is_asked_again():
     assert complete(learner, 3)
 
 
-def test_a_learner_that_fell_back_gets_acknowledged_steps_again():
+def test_a_learner_that_fell_back_gets_acknowledged_steps_again(setup):
     queue, learner, sender = setup(8)
     drain(sender, queue)
     del learner.stored[3:]
@@ -170,8 +162,8 @@ def test_a_learner_that_fell_back_gets_acknowledged_steps_again():
     assert complete(learner, 9) and learner.calls[1:] == [[9], [4, 5, 6, 7, 8, 9]]
 
 
-def test_steps_that_are_gone_stop_the_stream():
-    queue, learner, sender = setup(4, capacity=4)
+def test_steps_that_are_gone_stop_the_stream(setup):
+    queue, learner, sender = setup(4, keep=2)
     drain(sender, queue)
     for k in range(5, 8):
         queue.append(data(k))
@@ -180,7 +172,7 @@ def test_steps_that_are_gone_stop_the_stream():
     assert "lost" in sender.refused and queue.pending
 
 
-def test_wrong_run_stops_until_the_right_one_is_back():
+def test_wrong_run_stops_until_the_right_one_is_back(setup):
     queue, learner, sender = setup(3)
     learner.run_id = "other"
     assert sender.exchange() > 0.0
@@ -202,20 +194,20 @@ def test_wrong_run_stops_until_the_right_one_is_back():
         (Reply(77, "", "run", 0, 1), "unknown status 77"),
     ],
 )
-def test_answers_that_make_no_sense_stop_the_stream_for_good(reply, text):
+def test_answers_that_make_no_sense_stop_the_stream_for_good(setup, reply, text):
     queue, learner, sender = setup(3)
     learner.force = reply
     sender.exchange()
     assert text in sender.refused and queue.pending == 3
 
 
-def test_a_learner_that_never_stores_is_not_asked_in_a_hurry():
+def test_a_learner_that_never_stores_is_not_asked_in_a_hurry(setup):
     _, learner, sender = setup(3)
     learner.force = Reply(Status.GAP, "", "run", 0, 1)
     assert sender.exchange() > 0.0 and sender.stalled
 
 
-def test_a_learner_that_was_away_is_asked_what_it_has():
+def test_a_learner_that_was_away_is_asked_what_it_has(setup):
     queue, learner, sender = setup(5)
     drain(sender, queue)
     assert not sender.due()
@@ -229,13 +221,14 @@ def test_a_learner_that_was_away_is_asked_what_it_has():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_every_step_is_stored_once_and_in_order(seed):
+def test_whatever_happens_every_step_is_stored_once_and_in_order(setup, seed):
     rng = random.Random(seed)
-    queue, learner, sender = setup(max_steps=7, capacity=60)
-    made = forgot = 0
+    queue, learner, sender = setup(max_steps=7, keep=60)
+    made = forgot = highest = 0
     for _ in range(400):
+        highest = max(highest, queue.acknowledged)
         event = rng.random()
-        if event < 0.35 and not queue.full:
+        if event < 0.35 and not queue.blocked:
             made += 1
             queue.append(data(made))
         elif event < 0.45:
@@ -248,8 +241,8 @@ def test_whatever_happens_every_step_is_stored_once_and_in_order(seed):
             learner.busy = rng.choice(["", "", "busy"])
         elif event < 0.6 and learner.stored:
             # a restart that forgets no more than is still kept
-            kept = len(learner.stored) - queue.batch(first_kept(queue), 1, 1)[0].seq + 1
-            del learner.stored[len(learner.stored) - rng.randint(0, kept) :]
+            stored = len(learner.stored)
+            del learner.stored[rng.randint(min(stored, max(highest - 60, 0)), stored) :]
             forgot += 1
             learner.there = False
             assert sender.due()
@@ -266,9 +259,9 @@ def test_whatever_happens_every_step_is_stored_once_and_in_order(seed):
     assert forgot and complete(learner, made) and not sender.refused
 
 
-def test_thread_sends_at_once_and_flushes():
+def test_thread_sends_at_once_and_flushes(setup):
     queue, learner, sender = setup(interval=0.001)
-    queue._on_append = sender.notify
+    queue._on_commit = sender.notify
     sender.start()
     for k in range(1, 201):
         queue.append(data(k))
@@ -277,7 +270,7 @@ def test_thread_sends_at_once_and_flushes():
     sender.stop(GENEROUS)
 
 
-def test_flush_is_bounded_and_the_thread_ends_while_the_learner_is_slow():
+def test_flush_is_bounded_and_the_thread_ends_while_the_learner_is_slow(setup):
     queue, learner, sender = setup(3)
     learner.slow = threading.Event()
     sender.start()
@@ -287,50 +280,9 @@ def test_flush_is_bounded_and_the_thread_ends_while_the_learner_is_slow():
     assert sender.stop(GENEROUS)  # breaks the call off
 
 
-def test_flush_does_not_wait_long_for_nobody():
+def test_flush_does_not_wait_long_for_nobody(setup):
     _queue, learner, sender = setup(3)
     learner.there = False
     sender.start()
     assert not sender.flush(3600.0)
     assert sender.stop(GENEROUS)
-
-
-def test_queue_refuses_what_exceeds_its_bounds_and_drops_nothing():
-    queue = StepQueue(3, 10**6)
-    for k in range(1, 4):
-        assert queue.append(data(k)) == k
-    assert queue.full
-    with pytest.raises(StoreFull):
-        queue.append(data(4))
-    queue.acknowledge(1)
-    assert queue.append(data(4)) == 4
-    assert [s.data for s in queue.batch(2, 10, 10**6)] == [data(2), data(3), data(4)]
-    with pytest.raises(LookupError):
-        queue.batch(1, 10, 10**6)
-
-
-def test_queue_is_bounded_in_bytes():
-    queue = StepQueue(1000, 100)
-    for _k in range(100):
-        if queue.full:
-            break
-        queue.append(b"x" * 30)
-    assert queue.full and queue.pending == 4
-    queue.acknowledge(4)
-    for _ in range(4):
-        queue.append(b"x" * 30)
-    assert queue.kept_bytes <= 130
-    huge = StepQueue(1000, 100)
-    huge.append(b"x" * 1000)  # alone: it has to get through
-    assert huge.full
-
-
-def test_queue_knows_no_future():
-    queue = StepQueue(3, 100)
-    with pytest.raises(ValueError):
-        queue.acknowledge(1)
-    queue.append(b"")
-    queue.acknowledge(1)
-    assert queue.acknowledged == 1 and queue.last_seq == 1 and not queue.pending
-    queue.acknowledge(0)
-    assert queue.acknowledged == 0 and queue.pending == 1

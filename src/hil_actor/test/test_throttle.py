@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hil_actor.learner_link import LearnerLink
-from hil_actor.sender import Stream
-from hil_actor.step_queue import StepQueue
+from hil_actor.spool_file import SpoolError
+from hil_actor.step_store import Stream
 from hil_actor.throttle import Progress, Throttle
 
 
@@ -82,23 +84,42 @@ class FakeSender:
         self.hurried += 1
 
 
-def link(run_id="", lockstep=True, capacity=5):
-    throttle, _ = make()
-    queue = StepQueue(capacity, 10**6)
-    runs = []
-    made = LearnerLink(
-        queue,
-        Stream(run_id, "spec", "actor", "session"),
-        FakeSender,
-        throttle,
-        lockstep=lockstep,
-        on_run=runs.append,
-        wake=lambda: runs.append("wake"),
-    )
-    return made, queue, runs
+@pytest.fixture
+def link(spools):
+    def build(run_id="", lockstep=True, capacity=5, make_sender=FakeSender):
+        throttle, _ = make()
+        queue = spools(max_steps=capacity)
+        runs = []
+        made = LearnerLink(
+            queue,
+            Stream(run_id, "spec", "actor", "session"),
+            make_sender,
+            throttle,
+            lockstep=lockstep,
+            on_run=runs.append,
+            wake=lambda: runs.append("wake"),
+        )
+        return made, queue, runs
+
+    return build
 
 
-def test_the_run_is_named_before_the_first_step():
+def test_a_spool_that_cannot_be_opened_is_told_and_tried_again(link):
+    troubles = ["no space left", "no space left", ""]
+
+    def make_sender(stream):
+        trouble = troubles.pop(0)
+        if trouble:
+            raise SpoolError(trouble)
+        return FakeSender(stream)
+
+    made, _, runs = link("given", make_sender=make_sender)
+    assert not runs and made.trouble == "no space left"
+    assert made.reason("train") == "no space left"
+    assert not made.reason("train") and runs == ["given"] and not made.trouble
+
+
+def test_the_run_is_named_before_the_first_step(link):
     made, _, runs = link()
     assert "name of the run" in made.reason("train") and not runs
     made.on_progress(Progress("abc", 0, 10))
@@ -108,25 +129,25 @@ def test_the_run_is_named_before_the_first_step():
     assert runs == ["abc"]  # the learner will refuse; the run does not change under the steps
 
 
-def test_a_given_run_needs_no_learner():
+def test_a_given_run_needs_no_learner(link):
     made, _, runs = link("given")
     assert not made.reason("train") and runs == ["given"]
 
 
-def test_a_full_queue_and_a_refusing_learner_pause_every_mode():
+def test_a_full_queue_and_a_refusing_learner_pause_every_mode(link):
     made, queue, _ = link("given")
     for _ in range(5):
         queue.append(b"x")
     made.sender.stalled = "the learner is not there"
     for mode in ("demo", "train", "evaluate"):
-        assert "queue is full, 5 steps" in made.reason(mode)
+        assert "spool is full: 5 steps" in made.reason(mode)
         assert "not there" in made.reason(mode)
     queue.acknowledge(2)
     made.sender.refused = "this is run x"
     assert "this is run x" in made.reason("evaluate")
 
 
-def test_only_training_in_lockstep_is_throttled():
+def test_only_training_in_lockstep_is_throttled(link):
     for lockstep, mode, waits in (
         (True, "train", True),
         (True, "demo", False),
@@ -139,7 +160,7 @@ def test_only_training_in_lockstep_is_throttled():
         assert made.sender.hurried == waits
 
 
-def test_news_of_the_learner_wakes_only_who_waits():
+def test_news_of_the_learner_wakes_only_who_waits(link):
     made, _, said = link("given")
     made.progressed()
     assert said == ["given"]

@@ -34,6 +34,8 @@ class Respawn:
 
 
 NEVER = Respawn(policy="never")
+ALWAYS = Respawn(policy="always")
+"""Of nodes: one that was interrupted alone (`kill -INT`, to restart it) comes back, too."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Node:
     override_files: tuple[str, ...] = ()
     """ROS parameter files, read after `parameters`: they win."""
     remappings: tuple[tuple[str, str], ...] = ()
-    respawn: Respawn = field(default_factory=Respawn)
+    respawn: Respawn = field(default_factory=lambda: ALWAYS)
     required: bool = True
     """The graph ends when this process has ended and is not started again."""
     managed: bool = True
@@ -212,6 +214,7 @@ def _actor(
             "seed": values.seed,
             "run_id": values.run_id,
             "preset": values.preset,
+            "spool_dir": str(Path(values.run_dir).expanduser().absolute() / "_spool"),
             "operator": presence.get(values.operator, "optional"),
         },
         uses=uses,
@@ -231,7 +234,6 @@ def _manager(nodes: Iterable[Node], *, hold_on_fault: Sequence[str] = ()) -> Nod
             "hold_on_fault": [n.full_name for n in managed if n.name in hold_on_fault],
             "autostart": True,
         },
-        respawn=Respawn(policy="always"),
         managed=False,
         uses=tuple(node.name for node in managed),
     )
