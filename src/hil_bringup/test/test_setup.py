@@ -82,7 +82,7 @@ def test_hil_runs_without_the_environment_and_lists_its_commands() -> None:
         [sys.executable, "-S", "-I", str(ROOT / "hil"), "--help"],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    for command in ("setup", "doctor", "demo", "test", "up", "bench"):
+    for command in ("setup", "doctor", "demo", "test", "up", "status", "bench"):
         assert re.search(rf"^    {command} ", answer.stdout, re.MULTILINE)
 
 
@@ -438,9 +438,10 @@ def test_unknown_benchmark_names_those_that_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bench").mkdir()
-    (tmp_path / "bench" / "loop.py").touch()
+    for name in ("loop.py", "test_figures.py", "_figures.py"):
+        (tmp_path / "bench" / name).touch()
     assert main.main(str(tmp_path), ["bench", "lop"]) == 2
-    assert "no benchmark 'lop'; benchmarks: loop" in capsys.readouterr().err
+    assert "no benchmark 'lop'; benchmarks: loop\n" in capsys.readouterr().err
 
 
 def test_mistakes_do_not_wait_for_set_up(

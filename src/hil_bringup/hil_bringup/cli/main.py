@@ -96,10 +96,18 @@ def _parser() -> argparse.ArgumentParser:
         _doctor,
         needs_setup=False,
     )
+    add(
+        "status",
+        "what the running graph says of itself: [--json]",
+        _status,
+        needs_setup=False,
+        passes_on=True,
+    )
     for name, text, run in (
         ("demo", "train with a scripted operator in simulation, and evaluate", _module("demo")),
         ("test", "lint, type-check and test everything; more arguments go to pytest", _test),
         ("up", "start a graph: up GRAPH key:=value ... (up alone lists them)", _module("up")),
+        ("spool", "steps that wait on disk: spool list, spool import FILE", _spool),
         ("bench", "run a benchmark: bench NAME [--json] (bench alone lists them)", _bench),
     ):
         add(name, text, run, needs_setup=True, passes_on=True)
@@ -116,13 +124,21 @@ def _doctor(workspace: Workspace, options: argparse.Namespace) -> int:
     return doctor.run(workspace)
 
 
+def _status(workspace: Workspace, options: argparse.Namespace) -> int:
+    importlib.import_module("hil_bringup.status").parse(options.rest)
+    if not workspace.python.is_file():
+        raise SetupError("nothing is set up here yet: ./hil setup")
+    return _replace(workspace, ["-m", "hil_bringup.status", *options.rest])
+
+
 def _test(workspace: Workspace, options: argparse.Namespace) -> int:
     _prepare(workspace, options)
     return tests.run(workspace, run_environment(workspace), options.rest)
 
 
 def _bench(workspace: Workspace, options: argparse.Namespace) -> int:
-    names = sorted(p.stem for p in (workspace.root / "bench").glob("[a-z]*.py"))
+    scripts = (workspace.root / "bench").glob("[a-z]*.py")
+    names = sorted(p.stem for p in scripts if not p.stem.startswith("test_"))
     if not options.rest or options.rest[0] not in names:
         wrong = f"no benchmark {options.rest[0]!r}; " if options.rest else ""
         print(f"{wrong}benchmarks: {', '.join(names) or 'none'}", file=sys.stderr)
@@ -130,6 +146,11 @@ def _bench(workspace: Workspace, options: argparse.Namespace) -> int:
     _prepare(workspace, options)
     script = workspace.root / "bench" / f"{options.rest[0]}.py"
     return _replace(workspace, [str(script), *options.rest[1:]])
+
+
+def _spool(workspace: Workspace, options: argparse.Namespace) -> int:
+    _prepare(workspace, options)
+    return _replace(workspace, ["-m", "hil_actor.spool_tool", *options.rest])
 
 
 def _module(name: str) -> Callable[[Workspace, argparse.Namespace], int]:
