@@ -21,17 +21,27 @@ KEYS = {
     "matplotlib": "python3-matplotlib",
     "psutil": "python3-psutil",
     "rich": "python3-rich",
+    "PIL": "python3-pil",
+    "cryptography": "python3-cryptography",
+    "uvicorn": "python3-uvicorn",
+    "websockets": "python3-websockets",
+    "starlette": None,
     "torch": None,
     "safetensors": None,
     "gymnasium": None,
     "mujoco": None,
+    "mcap": None,
+    "zstandard": None,
+    "lz4": None,
     "tensorboard": None,
     "pyspacemouse": None,
     "easyhid": None,
     "OpenGL": None,
 }
 NO_ROS = ("hil_rl", "hil_tasks")
-NODE_PACKAGES = ("hil_sim", "hil_robot_bridge", "hil_teleop", "hil_actor", "hil_learner")
+NODE_PACKAGES = (
+    "hil_sim", "hil_robot_bridge", "hil_teleop", "hil_actor", "hil_learner", "hil_monitor",
+)  # fmt: skip
 
 
 def imported(folder: Path) -> set[str]:

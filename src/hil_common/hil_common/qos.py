@@ -45,5 +45,8 @@ EVENT = _profile(20, reliable=True)
 LATCHED = _profile(1, reliable=True, latched=True)
 """Status: late joiners get the newest."""
 
+PROMPTS = _profile(20, reliable=True, latched=True)
+"""Questions to a person: late joiners get the newest of every asker."""
+
 DIAGNOSTICS = _profile(10, reliable=True)
 """/diagnostics, as diagnostic_updater publishes it."""

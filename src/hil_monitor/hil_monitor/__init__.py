@@ -1,0 +1,1 @@
+"""Operator console: a web page with cameras, state, prompts, controls and curves."""
