@@ -30,6 +30,8 @@ KEYS = {
     "safetensors": None,
     "gymnasium": None,
     "mujoco": None,
+    "franky": None,  # optional: requirements-fci.txt
+    "franka_sim": None,  # in an environment of its own: requirements-fci-sim.txt
     "mcap": None,
     "zstandard": None,
     "lz4": None,

@@ -5,7 +5,7 @@ package = "hil_sim"
 setup(
     name=package,
     version="0.1.0",
-    packages=[package],
+    packages=[package, f"{package}.fci"],
     package_data={package: ["py.typed"]},
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{package}"]),

@@ -394,7 +394,7 @@ class BridgeNode(HilNode):
 
     def _keep_house(self) -> None:
         """Look who is there, retry what failed, say how it is."""
-        self._driver.check_graph()
+        self._driver.watch()
         bridge = self.bridge
         bridge.refresh()
         if bridge.needs_compliance:

@@ -44,6 +44,7 @@ from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from trajectory_msgs.msg import JointTrajectory
 
 from hil_common import qos
 from hil_sim import crisp, fr3, robot
@@ -58,6 +59,7 @@ _STATE_IDS = {
 }
 _CONTROLLER_TYPES = {
     robot.IMPEDANCE: "crisp_controllers/CartesianController",
+    robot.JOINT_TRAJECTORY: "joint_trajectory_controller/JointTrajectoryController",
     "gravity_compensation": "crisp_controllers/CartesianController",
     "joint_impedance_controller": "crisp_controllers/CartesianController",
     "joint_state_broadcaster": "joint_state_broadcaster/JointStateBroadcaster",
@@ -89,12 +91,14 @@ class Companions:
         options["start_parameter_services"] = False
         self.manager = ControllerManagerNode(state, lock, **options)
         self.gripper = GripperNode(world, lock, **options)
+        joints = JointTrajectoryNode(world, lock, **options)
         service_server = ServiceServerNode(world, state, lock, **options)
         action_server = ActionServerNode(state, lock, **options)
         self._nodes: list[Node] = [
             self.controller,
             self.manager,
             self.gripper,
+            joints,
             service_server,
             action_server,
         ]
@@ -150,6 +154,30 @@ class ControllerNode(Node):
                 self._values[parameter.name] = parameter.value
         with self._lock:
             self._world.controller.gains = crisp.gains(self._values)
+
+
+class JointTrajectoryNode(Node):
+    """Node `joint_trajectory_controller`: goes to the last point of a trajectory."""
+
+    def __init__(self, world: World, lock: threading.RLock, **options: Any) -> None:
+        super().__init__(robot.JOINT_TRAJECTORY, **options)
+        self._world, self._lock = world, lock
+        self.create_subscription(JointTrajectory, "~/joint_trajectory", self._follow, qos.COMMAND)
+
+    def _follow(self, message: JointTrajectory) -> None:
+        if sorted(message.joint_names) != sorted(fr3.JOINTS) or not message.points:
+            self.get_logger().error("trajectory of other joints, or without points: ignored")
+            return
+        point = message.points[-1]
+        positions = dict(zip(message.joint_names, point.positions, strict=False))
+        q = np.array([positions.get(joint, np.nan) for joint in fr3.JOINTS])
+        inside = (q >= fr3.LIMITS[:, 0]).all() and (q <= fr3.LIMITS[:, 1]).all()
+        if not inside:
+            self.get_logger().error("trajectory outside the joint limits: ignored")
+            return
+        seconds = point.time_from_start.sec + point.time_from_start.nanosec * 1e-9
+        with self._lock:
+            self._world.go_to_joints(q, seconds)
 
 
 class ControllerManagerNode(Node):

@@ -223,3 +223,36 @@ class CartesianImpedance:
         inverse.flat[::7] += 1e-6
         weighted: Array = np.linalg.solve(inverse, force)
         return weighted
+
+
+class JointTrajectory:
+    """Joint servo that goes straight to its goal in a given time, then holds it.
+
+    Args:
+        data: of the arm, whose joints come first.
+        period: time of a tick, s.
+    """
+
+    STIFFNESS = np.array([600.0] * 4 + [250.0, 150.0, 50.0])  # Nm/rad
+    DAMPING = np.array([50.0] * 4 + [20.0, 15.0, 8.0])  # Nm s/rad
+
+    def __init__(self, data: mujoco.MjData, period: float) -> None:
+        self._q, self._dq = data.qpos[:7], data.qvel[:7]
+        self._output: Array = data.qfrc_applied[:7]
+        self._period = period
+        self._from = self._to = self._q.copy()
+        self._ticks, self._elapsed = 1, 1
+
+    def go(self, q: Array, seconds: float) -> None:
+        """Begin to move to joint positions (7,), rad."""
+        self._from, self._to = self._q.copy(), np.array(q, dtype=np.float64)
+        self._ticks, self._elapsed = max(1, round(seconds / self._period)), 0
+
+    def tick(self) -> None:
+        """One control cycle."""
+        self._elapsed = min(self._elapsed + 1, self._ticks)
+        share = self._elapsed / self._ticks
+        smooth = share * share * (3.0 - 2.0 * share)
+        wanted = self._from + smooth * (self._to - self._from)
+        torque = self.STIFFNESS * (wanted - self._q) - self.DAMPING * self._dq
+        np.clip(torque, -fr3.EFFORT, fr3.EFFORT, out=self._output)

@@ -37,7 +37,12 @@ _HEAD = """
 """
 
 
-def build(scene: Scene, timestep: float) -> str:
+def head(timestep: float) -> str:
+    """Beginning of an MJCF text: options and the classes of geoms."""
+    return _HEAD.format(timestep=timestep)
+
+
+def build(scene: Scene, timestep: float, hand: str | None = None) -> str:
     """MJCF text of the world.
 
     Bodies: base, fr3_link1..7, fr3_link8, fr3_hand, fr3_leftfinger, fr3_rightfinger,
@@ -46,13 +51,16 @@ def build(scene: Scene, timestep: float) -> str:
     Args:
         scene: objects, tool and cameras of the task.
         timestep: of the physics, s.
+        hand: body at the flange, with the hand's cameras and the tool, instead of the hand that
+            is placed by its width; "": the arm ends with its flange.
     """
     world = "".join(
         (
             '<light pos="0.8 -0.6 2.0" dir="-0.2 0.2 -1" diffuse="0.35 0.35 0.35" '
             'specular="0 0 0"/>',
-            '<body name="base">',
-            _arm(scene),
+            '<body name="base"><inertial pos="-0.017 0 0.0745" mass="2.3966" '
+            'diaginertia="0.0115 0.0108 0.0067"/>',
+            _arm(_hand(scene) if hand is None else hand),
             "</body>",
             '<geom name="table" type="box" pos="0.4 0 -0.02" size="0.55 0.6 0.02" '
             'rgba="0.80 0.76 0.70 1"/>',
@@ -62,7 +70,7 @@ def build(scene: Scene, timestep: float) -> str:
             *(_object(item.name, item.mjcf, item.free) for item in scene.objects),
         )
     )
-    return f"{_HEAD.format(timestep=timestep)}<worldbody>{world}</worldbody></mujoco>"
+    return f"{head(timestep)}<worldbody>{world}</worldbody></mujoco>"
 
 
 def _object(name: str, content: str, free: bool) -> str:
@@ -71,8 +79,8 @@ def _object(name: str, content: str, free: bool) -> str:
     return f'<body name="{name}"{mocap}>{joint}{content}</body>'
 
 
-def _arm(scene: Scene) -> str:
-    text = _shapes(fr3.BASE_SHAPES)
+def _arm(hand: str) -> str:
+    text = shapes(fr3.BASE_SHAPES)
     for index, link in enumerate(fr3.LINKS, start=1):
         low, high = link.limits
         text += (
@@ -83,30 +91,38 @@ def _arm(scene: Scene) -> str:
             f'<joint name="{fr3.JOINTS[index - 1]}" axis="0 0 1" range="{low} {high}" '
             f'armature="{link.armature}" damping="{link.damping}" '
             f'frictionloss="{link.friction * RESIDUAL_FRICTION}"/>'
-        ) + _shapes(link.shapes)
-    return text + _hand(scene) + "</body>" * len(fr3.LINKS)
+        ) + shapes(link.shapes)
+    flange = f'<body name="fr3_link8" pos="0 0 {fr3.FLANGE_OFFSET}">'
+    return f"{text}{flange}{hand}" + "</body>" * (len(fr3.LINKS) + 1)
 
 
 def _hand(scene: Scene) -> str:
     finger = "".join(
         f'<body name="fr3_{side}finger" pos="0 0 {fr3.FINGER_OFFSET}"{turn} gravcomp="1">'
-        f"{_shapes(fr3.FINGER_SHAPES, 'hand')}</body>"
+        f"{shapes(fr3.FINGER_SHAPES, 'hand')}</body>"
         for side, turn in (("left", ""), ("right", ' quat="0 0 0 1"'))
     )
     return (
-        f'<body name="fr3_link8" pos="0 0 {fr3.FLANGE_OFFSET}">'
         f'<body name="fr3_hand" euler="0 0 {fr3.HAND_YAW}" gravcomp="1">'
-        f'<inertial pos="-0.01 0 0.03" mass="{fr3.HAND_MASS}" '
-        'diaginertia="0.001 0.0025 0.0017"/>'
-        f"{_shapes(fr3.HAND_SHAPES, 'hand')}{finger}{_cameras(scene.cameras, 'hand')}"
+        f"{hand_parts(scene)}{finger}"
         f'<body name="fr3_hand_tcp" pos="0 0 {fr3.TCP_OFFSET}" gravcomp="1">{scene.tool}</body>'
-        "</body></body>"
+        "</body>"
     )
 
 
-def _shapes(shapes: Sequence[fr3.Shape], kind: str = "visual") -> str:
+def hand_parts(scene: Scene) -> str:
+    """Inertia, shapes and cameras of the hand without fingers."""
+    return (
+        f'<inertial pos="-0.01 0 0.03" mass="{fr3.HAND_MASS}" '
+        'diaginertia="0.001 0.0025 0.0017"/>'
+        f"{shapes(fr3.HAND_SHAPES, 'hand')}{_cameras(scene.cameras, 'hand')}"
+    )
+
+
+def shapes(primitives: Sequence[fr3.Shape], kind: str = "visual") -> str:
+    """Geoms of primitives, in a class of geoms."""
     text = ""
-    for shape in shapes:
+    for shape in primitives:
         colour = _row(fr3.COLOURS[shape.colour])
         if shape.kind == "box":
             place = f'pos="{_row(shape.numbers[:3])}" size="{_row(shape.numbers[3:])}"'

@@ -14,13 +14,18 @@ from hil_sim.world import World
 
 HARDWARE = "FrankaHardwareInterface"
 IMPEDANCE = "cartesian_impedance_controller"
+JOINT_TRAJECTORY = "joint_trajectory_controller"
 BROADCASTERS = ("joint_state_broadcaster", "franka_robot_state_broadcaster", "pose_broadcaster")
 
 MODE_IDLE, MODE_MOVE, MODE_GUIDING, MODE_REFLEX, MODE_USER_STOPPED = 1, 2, 3, 4, 5
 BEST_EFFORT, STRICT = 1, 2
 
 # Commanding controllers that exist beside the impedance controller, as a lab has them loaded.
-OTHER_CONTROLLERS = ("gravity_compensation", "joint_impedance_controller")
+OTHER_CONTROLLERS = (
+    JOINT_TRAJECTORY,
+    "gravity_compensation",
+    "joint_impedance_controller",
+)
 
 
 @dataclass(frozen=True)
@@ -155,12 +160,14 @@ class Robot:
 
     def _set_controller(self, name: str, state: str) -> None:
         before, self.controllers[name] = self.controllers[name], state
-        if name != IMPEDANCE or before == state:
+        if name not in (IMPEDANCE, JOINT_TRAJECTORY) or before == state:
             return
-        if state == "active":
+        if state != "active":
+            self._world.brake()
+        elif name == IMPEDANCE:
             self._world.release()
         else:
-            self._world.brake()
+            self._world.release_to_joints()
 
     def _stop_controllers(self) -> None:
         for name in (IMPEDANCE, *OTHER_CONTROLLERS):

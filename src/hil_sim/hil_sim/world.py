@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hil_sim import fr3, mjcf
-from hil_sim.controller import Array, CartesianImpedance, Gains
+from hil_sim.controller import Array, CartesianImpedance, Gains, JointTrajectory
 from hil_sim.gripper import Gripper
 from hil_sim.render import Renderer
 from hil_tasks.geometry import Pose, pose_offset
@@ -75,6 +75,7 @@ class World:
         self.set_collision_thresholds(np.full(6, np.inf), np.full(7, np.inf))
         self.fault = ""
         self._braked = False
+        self._joints: JointTrajectory | None = None
         self._ticks = 0
         self._renderer: Renderer | None = None
         self.data.qpos[:7] = fr3.HOME
@@ -108,7 +109,9 @@ class World:
         external, scratch, constraint = self._external, self._scratch, self._constraint
         for _ in range(ticks):
             mujoco.mj_step1(model, data)
-            if not self._braked:
+            if self._joints is not None:
+                self._joints.tick()
+            elif not self._braked:
                 law.tick()
             mujoco.mj_step2(model, data)
             for _ in range(self._substeps - 1):
@@ -149,6 +152,7 @@ class World:
     def brake(self) -> None:
         """Stop the arm where it is; the controller is off until `release`."""
         self._braked = True
+        self._joints = None
         self.model.dof_damping[:7] = BRAKE_DAMPING
         self.data.qfrc_applied[:7] = 0.0
 
@@ -160,6 +164,16 @@ class World:
         self._external[:] = 0.0
         self.data.qvel[:7] = 0.0
         self.hold()
+
+    def release_to_joints(self) -> None:
+        """Let a joint servo hold the arm where it is, instead of the impedance law."""
+        self.release()
+        self._joints = JointTrajectory(self.data, self.tick_ns * 1e-9)
+
+    def go_to_joints(self, q: Array, seconds: float) -> None:
+        """Move to joint positions (7,), rad; nothing happens unless the joint servo is on."""
+        if self._joints is not None:
+            self._joints.go(q, seconds)
 
     @property
     def braked(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -75,6 +75,9 @@ class Driver(Protocol):
     def read(self) -> None:
         """Take what has arrived meanwhile (real time; in lockstep states come by themselves)."""
 
+    def watch(self) -> None:
+        """Look who is there, open again what was lost. Called a few times a second."""
+
     def health(self) -> Health:
         """Whether the robot can follow. Cheap."""
 
@@ -89,6 +92,19 @@ class Driver(Protocol):
 
         Raises:
             DriverError: the controller does not have them now.
+        """
+
+    async def move_joints(
+        self, q: Sequence[float], next_period: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Move the arm to joint positions (rad), slowly and ungated; then hold the pose there.
+
+        Args:
+            q: one per joint.
+            next_period: lets one control period pass.
+
+        Raises:
+            DriverError: it did not get there; says why.
         """
 
     async def recover(self, stage: Callable[[str], None]) -> None:

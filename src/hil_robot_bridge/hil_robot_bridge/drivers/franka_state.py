@@ -12,6 +12,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from hil_robot_bridge.drivers.base import RobotMode
+
 ERROR_NAMES = (
     "joint_position_limits_violation",
     "cartesian_position_limits_violation",
@@ -69,6 +71,31 @@ class FrankaMode(IntEnum):
     AUTOMATIC_ERROR_RECOVERY = 6
 
 
+_MODES: dict[FrankaMode, tuple[RobotMode, str]] = {
+    FrankaMode.OTHER: (
+        RobotMode.IDLE,
+        "the robot is not ready: open the brakes and activate FCI in Desk, then call recover",
+    ),
+    FrankaMode.IDLE: (
+        RobotMode.IDLE,
+        "the robot is idle: open the brakes and activate FCI in Desk, then call recover",
+    ),
+    FrankaMode.GUIDING: (
+        RobotMode.GUIDING,
+        "the robot is being guided by hand: let go of the guiding button, then call recover",
+    ),
+    FrankaMode.REFLEX: (
+        RobotMode.REFLEX,
+        "the robot stopped by reflex: make sure that the way is clear, then call recover",
+    ),
+    FrankaMode.USER_STOPPED: (
+        RobotMode.USER_STOPPED,
+        "user stop: release the external activation device at the robot, then call recover",
+    ),
+    FrankaMode.AUTOMATIC_ERROR_RECOVERY: (RobotMode.REFLEX, "the robot is recovering: wait"),
+}
+
+
 @dataclass(frozen=True)
 class FrankaStatus:
     """What the robot says of itself.
@@ -84,6 +111,14 @@ class FrankaStatus:
     success_rate: float
     mode: FrankaMode
     errors: tuple[str, ...]
+
+    @property
+    def judgement(self) -> tuple[RobotMode, str]:
+        """Mode for the bridge, and what a person has to do; MOVE is HOLD with nothing to do."""
+        if self.mode == FrankaMode.MOVE:
+            return RobotMode.HOLD, ""
+        mode, text = _MODES[self.mode]
+        return mode, f"{text} ({', '.join(self.errors)})" if self.errors else text
 
 
 def parse(data: bytes) -> FrankaStatus:

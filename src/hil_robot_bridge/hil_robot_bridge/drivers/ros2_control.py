@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from lifecycle_msgs.msg import State
 from rcl_interfaces.srv import GetParameters, SetParametersAtomically
 from rclpy.action import ActionClient
 from sensor_msgs.msg import JointState
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from hil_common import qos
 from hil_common.lifecycle import HilNode
@@ -42,6 +43,11 @@ from hil_tasks.spec import ComplianceSpec
 
 _NANOSECONDS = 1_000_000_000
 
+_SHORTEST_JOINT_MOTION = 0.5  # s
+_JOINT_SETTLE = 3.0  # s for the arm to come to rest at its joint positions
+_JOINT_NEAR = 0.02  # rad
+_JOINT_REST = 0.05  # rad/s
+
 FR3_JOINTS = tuple(f"fr3_joint{number}" for number in range(1, 8))
 
 
@@ -52,6 +58,7 @@ class Ros2ControlConfig:
     Attributes:
         target_pose, current_pose, current_twist, wrench, joint_states, robot_state: topics.
         controller: the impedance controller, in the controller manager and as a node.
+        joint_controller: the joint trajectory controller, which moves the arm in joint resets.
         controller_manager, hardware_component: of ros2_control.
         error_recovery: franka_ros2's action.
         joints: names of the arm's joints, in order.
@@ -60,6 +67,7 @@ class Ros2ControlConfig:
         status_timeout: the same for franka_ros2's robot_state, s (real time).
         service_timeout: for services of controller and controller manager, s.
         recovery_timeout: for the robot's own error recovery, s.
+        joint_speed: of joint resets, rad/s of the joint with the longest way.
         gripper: None: the arm has none.
     """
 
@@ -70,6 +78,7 @@ class Ros2ControlConfig:
     joint_states: str = "franka/joint_states"
     robot_state: str = "franka_robot_state_broadcaster/robot_state"
     controller: str = "cartesian_impedance_controller"
+    joint_controller: str = "joint_trajectory_controller"
     controller_manager: str = "controller_manager"
     hardware_component: str = "FrankaHardwareInterface"
     error_recovery: str = "action_server/error_recovery"
@@ -79,6 +88,7 @@ class Ros2ControlConfig:
     status_timeout: float = 0.5
     service_timeout: float = 2.0
     recovery_timeout: float = 10.0
+    joint_speed: float = 0.3
     gripper: GripperConfig | None = field(default_factory=GripperConfig)
 
 
@@ -115,6 +125,8 @@ class Ros2Control:
         self._status_at = -math.inf
         self._state_at = -math.inf
         self._connected = False
+        self._newest: ArmState | None = None
+        self._joints_move = False
         self._other_publishers = ""
         self._controllers: dict[str, str] = {}
         self._hardware: dict[str, str] = {}
@@ -135,6 +147,9 @@ class Ros2Control:
         self._entities.append(lambda: node.destroy_publisher(self._target))
         self._message = PoseStamped()
         self._message.header.frame_id = self._frame
+        topic = f"{config.joint_controller}/joint_trajectory"
+        self._trajectory = node.create_publisher(JointTrajectory, topic, qos.COMMAND)
+        self._entities.append(lambda: node.destroy_publisher(self._trajectory))
         self._parts = _Assembly(config.joints, config.pairing)
         self._open_state_topics()
         self._robot_state = self._polled(FrankaRobotState, config.robot_state, raw=True)
@@ -161,15 +176,15 @@ class Ros2Control:
             self._gripper = FrankaGripper(node, config.gripper, on_gripper_failure)
             self._entities.append(self._gripper.close)
             self._fingers = self._polled(JointState, f"{config.gripper.name}/joint_states")
-        self.check_graph()
+        self.watch()
 
     def read(self) -> None:
         """Take the newest state, if there is one, and what the robot says of itself."""
         self._poll_status()
         self._collect()
 
-    def check_graph(self) -> None:
-        """Look who is there: call it a few times a second."""
+    def watch(self) -> None:
+        """Look who is there."""
         node = self._node
         self._connected = node.count_publishers(self._pose_topic) > 0
         self._other_publishers = ""
@@ -196,6 +211,8 @@ class Ros2Control:
         if silent:
             return Health(RobotMode.DISCONNECTED, silent, errors, rate, passing=True)
         mode, text = self._judge_robot()
+        if self._joints_move and mode == RobotMode.IDLE:
+            return Health(mode, "joint reset runs", errors, rate, passing=True)
         if text:
             return Health(mode, text, errors, rate)
         if self._other_publishers:
@@ -252,6 +269,23 @@ class Ros2Control:
         stage("controller")
         await self._activate_controller()
 
+    async def move_joints(
+        self, q: Sequence[float], next_period: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Change over to the joint trajectory controller, move, and change back."""
+        config = self._config
+        self._joints_move = True
+        try:
+            await self._change_controller(config.controller, config.joint_controller)
+            try:
+                await self._follow_joints(q, next_period)
+            finally:
+                if self._judge_robot()[0] == RobotMode.IDLE:
+                    # It holds where it is: crisp's controller starts from the measured pose.
+                    await self._change_controller(config.joint_controller, config.controller)
+        finally:
+            self._joints_move = False
+
     def close(self) -> None:
         """Destroy what `connect` created."""
         while self._entities:
@@ -305,7 +339,8 @@ class Ros2Control:
         self._state_at = time.monotonic()
         self._connected = True
         self._poll_status()
-        self._on_state(self._with_gripper(state))
+        self._newest = self._with_gripper(state)
+        self._on_state(self._newest)
 
     def _with_gripper(self, state: ArmState) -> ArmState:
         if self._fingers is None:
@@ -342,7 +377,7 @@ class Ros2Control:
         if self._status_error:
             return RobotMode.DISCONNECTED, self._status_error
         if status is not None and status.mode not in (FrankaMode.MOVE, FrankaMode.IDLE):
-            return _MODES[status.mode][0], _mode_text(status)
+            return status.judgement
         hardware = self._hardware.get(config.hardware_component, "active")
         if hardware != "active":
             text = f"hardware {config.hardware_component} is {hardware}: call recover"
@@ -350,9 +385,7 @@ class Ros2Control:
         controller = self._controllers.get(config.controller, "active")
         if controller != "active":
             return RobotMode.IDLE, f"controller {config.controller} is {controller}: call recover"
-        if status is not None and status.mode == FrankaMode.IDLE:
-            return _MODES[status.mode][0], _mode_text(status)
-        return RobotMode.HOLD, ""
+        return status.judgement if status is not None else (RobotMode.HOLD, "")
 
     def _silence(self) -> str:
         """What of the robot's state has not come for too long; "" if all does."""
@@ -371,6 +404,47 @@ class Ros2Control:
     def _on_activity(self, message: ControllerManagerActivity) -> None:
         self._controllers = {each.name: each.state.label for each in message.controllers}
         self._hardware = {each.name: each.state.label for each in message.hardware_components}
+
+    # -- joint resets ----------------------------------------------------------------------------
+
+    async def _follow_joints(
+        self, q: Sequence[float], next_period: Callable[[], Awaitable[None]]
+    ) -> None:
+        if self._newest is None or len(q) != len(self._config.joints):
+            raise DriverError(f"joint reset needs a state and {len(self._config.joints)} joints")
+        way = max(abs(a - b) for a, b in zip(q, self._newest.q, strict=True))
+        seconds = max(_SHORTEST_JOINT_MOTION, way / self._config.joint_speed)
+        point = JointTrajectoryPoint(positions=list(map(float, q)), velocities=[0.0] * len(q))
+        whole, rest = divmod(seconds, 1.0)
+        point.time_from_start.sec, point.time_from_start.nanosec = int(whole), int(rest * 1e9)
+        message = JointTrajectory(joint_names=list(self._config.joints), points=[point])
+        self._trajectory.publish(message)
+        end = self._newest.stamp_ns + round((seconds + _JOINT_SETTLE) * _NANOSECONDS)
+        while not self._at_joints(q):
+            if self._newest.stamp_ns > end:
+                raise DriverError("joint reset: the arm did not reach its joint positions")
+            await next_period()
+            mode, text = self._judge_robot()
+            if mode != RobotMode.IDLE:
+                raise DriverError(f"joint reset: {text}")
+
+    def _at_joints(self, q: Sequence[float]) -> bool:
+        state = self._newest
+        assert state is not None
+        near = all(abs(a - b) < _JOINT_NEAR for a, b in zip(state.q, q, strict=True))
+        return near and all(abs(speed) < _JOINT_REST for speed in state.dq)
+
+    async def _change_controller(self, old: str, new: str) -> None:
+        request = SwitchController.Request(
+            activate_controllers=[new],
+            deactivate_controllers=[old] if old else [],
+            strictness=SwitchController.Request.STRICT,
+            activate_asap=True,
+        )
+        request.timeout.sec = math.ceil(self._config.service_timeout)
+        answer = await self._call(self._switch, request)
+        if not answer.ok:
+            raise DriverError(f"controller {new} was not activated: {answer.message}")
 
     # -- recovery --------------------------------------------------------------------------------
 
@@ -403,15 +477,8 @@ class Ros2Control:
             raise DriverError(f"the controller manager has no controller {name}")
         if states[name] == "active":
             return
-        request = SwitchController.Request(
-            activate_controllers=[name],
-            strictness=SwitchController.Request.STRICT,
-            activate_asap=True,
-        )
-        request.timeout.sec = math.ceil(self._config.service_timeout)
-        answer = await self._call(self._switch, request)
-        if not answer.ok:
-            raise DriverError(f"controller {name} was not activated: {answer.message}")
+        joints = self._config.joint_controller
+        await self._change_controller(joints if states.get(joints) == "active" else "", name)
 
 
 class _Assembly:
@@ -475,33 +542,6 @@ class _Assembly:
         if len(values) < len(self._names):
             return (math.nan,) * len(self._joints)
         return tuple(values[index] for index in self._order)
-
-
-_MODES: dict[FrankaMode, tuple[RobotMode, str]] = {
-    FrankaMode.OTHER: (RobotMode.IDLE, "the robot is busy: wait, or look at Desk"),
-    FrankaMode.IDLE: (
-        RobotMode.IDLE,
-        "the robot is idle: open the brakes and activate FCI in Desk, then call recover",
-    ),
-    FrankaMode.GUIDING: (
-        RobotMode.GUIDING,
-        "the robot is being guided by hand: let go of the guiding button, then call recover",
-    ),
-    FrankaMode.REFLEX: (
-        RobotMode.REFLEX,
-        "the robot stopped by reflex: make sure that the way is clear, then call recover",
-    ),
-    FrankaMode.USER_STOPPED: (
-        RobotMode.USER_STOPPED,
-        "user stop: release the external activation device at the robot, then call recover",
-    ),
-    FrankaMode.AUTOMATIC_ERROR_RECOVERY: (RobotMode.REFLEX, "the robot is recovering: wait"),
-}
-
-
-def _mode_text(status: FrankaStatus) -> str:
-    text = _MODES[status.mode][1]
-    return f"{text} ({', '.join(status.errors)})" if status.errors else text
 
 
 def _xyz(message: Any) -> tuple[float, float, float]:
