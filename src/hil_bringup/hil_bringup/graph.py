@@ -93,7 +93,8 @@ class Graph:
         """The nodes for resolved arguments.
 
         Raises:
-            ArgumentError: a file that an argument names is not there.
+            ArgumentError: a file that an argument names is not there, or arguments do not go
+                together.
         """
         names = [name.strip() for name in values.params_file.split(",") if name.strip()]
         files = tuple(config_file(name, "params_file") for name in names)
@@ -169,7 +170,19 @@ _RUN = (
         "ROS parameter files for all nodes, which win: in config, or by path; a,b",
     ),
     Argument("log_level", "info", "how much the nodes say", ("debug", "info", "warn", "error")),
+    Argument(
+        "network",
+        "localhost",
+        "who sees the graph; localhost: this machine, unless ROS_AUTOMATIC_DISCOVERY_RANGE says "
+        "otherwise; lan: everybody on the subnet, without any authentication",
+        ("localhost", "lan"),
+    ),
 )
+
+
+def network_environment(values: SimpleNamespace) -> dict[str, str]:
+    """Environment variables that follow from the argument `network`."""
+    return {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"} if values.network == "lan" else {}
 
 
 def _task_parameters(values: SimpleNamespace) -> dict[str, ParameterValue]:
@@ -315,6 +328,11 @@ def _operator(
         )  # fmt: skip
     if values.operator == "none":
         return ()
+    if pace == "lockstep":
+        raise ArgumentError(
+            f"operator:={values.operator} needs pace:=realtime: in lockstep every step waits for "
+            "the operator's answer to it, which no person can give"
+        )
     teleop = Node("hil_teleop", "teleop_node", "teleop", uses=("robot_bridge",))
     if values.operator == "joy":
         return (teleop,)

@@ -17,7 +17,7 @@ from launch_ros.actions import Node as LaunchNode
 from hil_bringup.arguments import Argument
 from hil_bringup.cli.environment import runtime_defaults
 from hil_bringup.console import FORMAT
-from hil_bringup.graph import Graph, Node, graph
+from hil_bringup.graph import Graph, Node, graph, network_environment
 from hil_bringup.processes import parameter_files
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 
@@ -64,7 +64,11 @@ def _start(context: LaunchContext, chosen: Graph) -> list[LaunchDescriptionEntit
     given = {a.name: context.launch_configurations[a.name] for a in chosen.arguments}
     values = chosen.resolve(given)
     folder = Path(values.run_dir).expanduser().absolute() / values.run_id
-    return [_action(node, folder, values.log_level) for node in chosen.nodes(values)]
+    network = network_environment(values)
+    return [
+        *(SetEnvironmentVariable(name, value) for name, value in network.items()),
+        *(_action(node, folder, values.log_level) for node in chosen.nodes(values)),
+    ]
 
 
 def _action(node: Node, run_folder: Path, log_level: str) -> LaunchNode:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from hil_bringup.arguments import ArgumentError, split
 from hil_bringup.cli import shared_memory
 from hil_bringup.console import FORMAT, Console
-from hil_bringup.graph import GRAPHS, Graph, Node, graph, stop_order
+from hil_bringup.graph import GRAPHS, Graph, Node, graph, network_environment, stop_order
 from hil_bringup.processes import process, process_name
 from hil_bringup.supervisor import Process, Supervisor
 
@@ -70,6 +70,7 @@ def run(
         "PYTHONUNBUFFERED": "1",
         "ROS_LOG_DIR": str(request.folder / "log" / "ros"),
         **os.environ,
+        **network_environment(request.values),
     }
     processes = [
         *(process(n, request.folder, request.values.log_level, environment) for n in nodes),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -10,8 +11,19 @@ import yaml
 
 from hil_bringup import arguments, up
 from hil_bringup.arguments import Argument, ArgumentError
-from hil_bringup.graph import GRAPHS, Graph, Node, config_file, config_folder, graph, stop_order
+from hil_bringup.graph import (
+    GRAPHS,
+    Graph,
+    Node,
+    Respawn,
+    config_file,
+    config_folder,
+    graph,
+    network_environment,
+    stop_order,
+)
 from hil_bringup.processes import parameter_files, process_name
+from hil_bringup.supervisor import Process
 from hil_common.lifecycle import HilNode
 
 ARGUMENTS = (
@@ -93,17 +105,26 @@ def test_every_argument_is_documented_and_shown(
         assert not argument.choices or argument.default in argument.choices
 
 
+NEEDED = {"spacemouse": {"pace": "realtime"}, "joy": {"pace": "realtime"}}
+"""Choices that need another argument, of graphs that have it."""
+
+
 def variants(chosen: Graph) -> list[dict[str, str]]:
     """Defaults, and every choice of every argument on its own."""
     found: list[dict[str, str]] = [{}]
+    names = {argument.name for argument in chosen.arguments}
     for argument in chosen.arguments:
         if argument.name == "log_level":
             continue
         choices = argument.choices or (
             ("true", "false") if isinstance(argument.default, bool) else ()
         )
-        found += [{argument.name: choice} for choice in choices]
+        found += [{argument.name: choice, **_needed(choice, names)} for choice in choices]
     return found
+
+
+def _needed(choice: str, names: set[str]) -> dict[str, str]:
+    return {name: value for name, value in NEEDED.get(choice, {}).items() if name in names}
 
 
 CASES = [(g, v) for g in GRAPHS.values() for v in variants(g)] + [
@@ -238,3 +259,38 @@ def test_names_and_parameters_are_those_of_the_code(chosen: Graph, given: dict[s
     for node in chosen.nodes(chosen.resolve(given)):
         fields = {f.name for f in dataclasses.fields(node_class(node.executable).Params)}
         assert set(node.parameters) <= fields, node.name
+
+
+@pytest.mark.parametrize("operator", ["spacemouse", "joy"])
+def test_a_person_cannot_answer_in_lockstep(operator: str) -> None:
+    chosen = graph("sim")
+    with pytest.raises(ArgumentError, match="needs pace:=realtime"):
+        chosen.nodes(chosen.resolve({"operator": operator}))
+    assert chosen.nodes(chosen.resolve({"operator": operator, "pace": "realtime"}))
+
+
+@pytest.mark.parametrize("chosen", GRAPHS.values(), ids=lambda g: g.name)
+def test_only_an_explicit_argument_opens_the_network(chosen: Graph) -> None:
+    assert network_environment(chosen.resolve({})) == {}
+    environment = network_environment(chosen.resolve({"network": "lan"}))
+    assert environment == {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"}
+
+
+@pytest.mark.parametrize(("network", "expected"), [("localhost", "LOCALHOST"), ("lan", "SUBNET")])
+def test_processes_get_the_discovery_range(
+    network: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    chosen = graph("sim")
+    given = {"network": network, "run_dir": str(tmp_path), "run_id": "run"}
+    values = chosen.resolve(given)
+    code = "import os; print(os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'])"
+    shows = Process("shows", (sys.executable, "-c", code), Respawn("never"))
+    assert up.run(up.Request(chosen, values), [], more=[shows]) == 0
+    assert f" {expected}\n" in (tmp_path / "run" / "log" / "shows.log").read_text()
+
+
+def test_a_node_that_was_interrupted_alone_comes_back() -> None:
+    for chosen in GRAPHS.values():
+        for node in chosen.nodes(chosen.resolve({})):
+            assert node.respawn.policy == "always", node.full_name

@@ -109,3 +109,9 @@ def test_environment_is_set_where_nobody_has(monkeypatch: pytest.MonkeyPatch) ->
     entities("sim", {"run_id": "r"})
     assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
     assert os.environ["MUJOCO_GL"] == "egl"
+
+
+def test_the_network_is_opened_by_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROS_AUTOMATIC_DISCOVERY_RANGE", raising=False)
+    entities("sim", {"run_id": "r", "network": "lan"})
+    assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "SUBNET"
