@@ -25,6 +25,10 @@ class InsertClient:
         """The service is there."""
         return bool(self._client.service_is_ready())
 
+    def wait_ready(self, timeout: float) -> bool:
+        """Wait until the service is there, at most `timeout` s; return whether it is."""
+        return self._poller.wait(self.ready, timeout)
+
     def insert(self, stream: Stream, steps: Sequence[Committed], timeout: float) -> Reply:
         """Call the service.
 
