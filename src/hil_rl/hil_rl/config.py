@@ -40,6 +40,25 @@ DEVIATIONS: dict[str, str] = {
         "HIL-SERL trains one state encoder with several optimisers whose steps add up. Here "
         "actor, critic and grasp critic each own their state encoder (one layer)."
     ),
+    "image_encoder_one_step": (
+        "HIL-SERL's image layers are moved by the optimisers of critic and grasp critic, whose "
+        "steps add up. Here they are a network of their own: the gradients add up and one step is "
+        "taken. As in HIL-SERL, the target critics have an averaged copy and the actor reads the "
+        "embedding without gradient."
+    ),
+    "no_pooling_dropout": (
+        "HIL-SERL drops out 10 % of the pooled features, but only where the actor reads them, so "
+        "actor and critics see different embeddings. Here they share one, and one forward pass."
+    ),
+    "stored_augmentations": (
+        "HIL-SERL shifts every sampled image anew and runs the frozen backbone for each. Here the "
+        "features of `VisionConfig.augmentations` shifts are computed once, when a frame arrives, "
+        "and a sample draws one of them: the same computation, some hundred times less of it."
+    ),
+    "reduced_channels": (
+        "HIL-SERL pools all channels of the backbone. Here they are reduced by a projection on "
+        "the principal components of the first frames (`VisionConfig.channels`; 0: all)."
+    ),
     "shared_next_sample": (
         "HIL-SERL draws a second action at the next observation for the temperature loss. Here "
         "the sample of the critic target is used for both: same distribution, one forward less."
@@ -221,6 +240,59 @@ SAC_PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 """Preset name -> values that differ from the defaults."""
+
+
+@dataclass(frozen=True)
+class VisionConfig(_Base):
+    """What the agent makes of images. Defaults: a frozen backbone whose features are stored.
+
+    Attributes:
+        backbone: "efficientnet_lite0", "resnet10" (HIL-SERL's), "timm:NAME" (needs timm) or
+            "trained": a small convolutional network that is trained with the critics.
+        weights: file with the backbone's weights; empty: those of the installed package
+            (efficientnet_lite0) or of timm's cache. See `hil_rl.vision.load_backbone`.
+        precision: of the backbone: "auto" (bfloat16 where the CPU computes in it), "float32" or
+            "bfloat16".
+        channels: that the backbone's are reduced to by a fixed projection; 0: all are kept.
+        fit_steps: stored steps that the projection is fitted to; none is sampled before.
+        augmentations: random shifts of each frame whose features are stored. A "trained" backbone
+            shifts anew for every sample.
+        shift: largest shift, pixels; all cameras of a step are shifted alike.
+        pooled: learned spatial embeddings per channel.
+        embedding: width of the layer behind the pooling, per camera.
+        filters: widths of the layers of a "trained" backbone, each with half the resolution.
+    """
+
+    backbone: str = "efficientnet_lite0"
+    weights: str = ""
+    precision: str = "auto"
+    channels: int = 64
+    fit_steps: int = 100
+    augmentations: int = 2
+    shift: int = 4
+    pooled: int = 8
+    embedding: int = 256
+    filters: tuple[int, ...] = (32, 64, 64, 64)
+
+    def __post_init__(self) -> None:
+        _require(bool(self.backbone), "backbone is empty")
+        _require(
+            self.precision in PRECISIONS, f"precision {self.precision!r}, not one of {PRECISIONS}"
+        )
+        _require(self.channels >= 0 and self.shift >= 0, "channels and shift must be >= 0")
+        _require(
+            min(self.fit_steps, self.augmentations, self.pooled, self.embedding) >= 1,
+            "fit_steps, augmentations, pooled and embedding must be at least 1",
+        )
+        _require(min(self.filters, default=0) >= 1, f"filters {self.filters} need widths >= 1")
+
+    @property
+    def trained(self) -> bool:
+        """The convolutional layers are trained: images are stored, not features."""
+        return self.backbone == "trained"
+
+
+PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True)

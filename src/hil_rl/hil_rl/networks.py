@@ -22,7 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .architecture import LAYER_NORM_EPS, Layer, MLPShape, initial_parameters
+from .architecture import (
+    LAYER_NORM_EPS,
+    Layer,
+    MLPShape,
+    VisionShape,
+    initial_embedding,
+    initial_parameters,
+)
+from .vision import convolve
 
 LOG_2 = math.log(2.0)
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -64,7 +72,7 @@ def _by_layer(shape: MLPShape, tensors: Sequence[Any]) -> list[tuple[Layer, Sequ
 def plain_mlp(
     shape: MLPShape,
     state: Tensor,
-    action: Tensor | None,
+    extra: Sequence[Tensor],
     parameters: Sequence[Tensor],
     dropout: float = 0.0,
 ) -> Tensor:
@@ -72,18 +80,18 @@ def plain_mlp(
 
     Args:
         shape: layer widths.
-        state: (n, inputs).
-        action: (n, action), or None.
+        state: (n, inputs), or (members, n, inputs) if every member has its own.
+        extra: (n, ...) what is appended behind the encoder: embedding and action, if any.
         parameters: in the order of `MLPShape.parameters`.
         dropout: probability, in the hidden layers before LayerNorm.
 
     Returns:
         (members, n, outputs).
     """
-    x = state.unsqueeze(0)
+    x = state if state.dim() == 3 else state.unsqueeze(0)
     for layer, (weight, bias, *affine) in _by_layer(shape, parameters):
-        if layer.takes_action and action is not None:
-            x = torch.cat([x, action.expand(len(x), *action.shape)], -1)
+        if layer.takes_extra and extra:
+            x = torch.cat([x, *(t.expand(len(x), *t.shape) for t in extra)], -1)
         x = x.expand(layer.members, *x.shape[1:])
         x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
         if affine:
@@ -100,13 +108,19 @@ class _FusedMLP(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, shape: MLPShape, state: Tensor, action: Tensor | None, *parameters: Tensor
+        ctx: Any,
+        shape: MLPShape,
+        state: Tensor,
+        embedding: Tensor | None,
+        action: Tensor | None,
+        *parameters: Tensor,
     ) -> Tensor:
-        xs = [state]  # one per member, or one for all
+        xs = [*state] if state.dim() == 3 else [state]  # one per member, or one for all
         steps = []
+        extra = [t for t in (embedding, action) if t is not None]
         for layer, (weight, bias, *affine) in _by_layer(shape, parameters):
-            if layer.takes_action and action is not None:
-                xs = [torch.cat([x, action], 1) for x in xs]
+            if layer.takes_extra and extra:
+                xs = [torch.cat([x, *extra], 1) for x in xs]
             inputs, norms, ys = xs, [], []
             for e in range(layer.members):
                 y = _linear(inputs[e if len(inputs) > 1 else 0], weight[e], bias[e])
@@ -120,17 +134,19 @@ class _FusedMLP(torch.autograd.Function):
                 ys.append(y)
             steps.append((inputs, norms, ys))
             xs = ys
-        ctx.shape, ctx.steps = shape, steps
+        ctx.shape, ctx.steps, ctx.stacked = shape, steps, state.dim() == 3
         ctx.save_for_backward(*parameters)
         return torch.stack(xs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        _, need_state, need_action, *need = ctx.needs_input_grad
+        _, need_state, need_embedding, need_action, *need = ctx.needs_input_grad
         need_parameters = any(need)
-        layers = _by_layer(ctx.shape, ctx.saved_tensors)
+        shape: MLPShape = ctx.shape
+        layers = _by_layer(shape, ctx.saved_tensors)
         result: list[Sequence[Tensor | None]] = []
+        d_embedding: Tensor | None = None
         d_action: Tensor | None = None
         dys = list(gradient.contiguous())
         for i in reversed(range(len(layers))):
@@ -150,20 +166,26 @@ class _FusedMLP(torch.autograd.Function):
                 result.append([None] * (2 + len(affine)))
 
             own = layer.inputs
-            if layer.takes_action and ctx.shape.action:
-                own -= ctx.shape.action
+            if layer.takes_extra and shape.extra:
+                own -= shape.extra
+                start = own + shape.embedding
+                if need_embedding:
+                    d_embedding = _input_gradient(dzs, weight[:, :, own:start], 1)[0]
                 if need_action:
-                    d_action = _input_gradient(dzs, weight[:, :, own:], 1)[0]
-            if i > 0 and (need_parameters or need_state or (need_action and d_action is None)):
+                    d_action = _input_gradient(dzs, weight[:, :, start:], 1)[0]
+                need_embedding = need_action = False
+            if i > 0 and (need_parameters or need_state or need_embedding or need_action):
                 dys = _input_gradient(dzs, weight[:, :, :own], len(inputs))
             elif i > 0:
                 result += [[None] * len(tensors) for _, tensors in reversed(layers[:i])]
                 break
         d_state = None
         if need_state:
-            own = layers[0][0].inputs - (ctx.shape.action if not ctx.shape.encoder else 0)
-            d_state = _input_gradient(dzs, layers[0][1][0][:, :, :own], 1)[0]
-        return None, d_state, d_action, *[t for tensors in reversed(result) for t in tensors]
+            inputs, weight = ctx.steps[0][0], layers[0][1][0]
+            d_states = _input_gradient(dzs, weight[:, :, : shape.inputs], len(inputs))
+            d_state = torch.stack(d_states) if ctx.stacked else d_states[0]
+        flat = [t for tensors in reversed(result) for t in tensors]
+        return None, d_state, d_embedding, d_action, *flat
 
 
 def _norm_tanh_backward(
@@ -191,7 +213,6 @@ def _norm_tanh_backward(
 
 def _input_gradient(dzs: list[Tensor], weight: Tensor, inputs: int) -> list[Tensor]:
     """Gradient per input: of every member, or the sum if they share one."""
-    weight = weight.contiguous()  # oneDNN is very slow with gaps between the rows
     # A slice with gaps between its rows would take oneDNN's reference path, 1000 times slower.
     weight = weight.contiguous()
     dxs = [_linear(dz, weight[e].t()) for e, dz in enumerate(dzs)]
@@ -200,6 +221,22 @@ def _input_gradient(dzs: list[Tensor], weight: Tensor, inputs: int) -> list[Tens
     for other in dxs[1:]:
         dxs[0] += other
     return dxs[:1]
+
+
+def run_mlp(
+    shape: MLPShape,
+    parameters: Sequence[Tensor],
+    state: Tensor,
+    embedding: Tensor | None = None,
+    action: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The fastest way to the outputs (members, n, outputs); see `MLP.forward`."""
+    if state.device.type == "cpu" and state.dtype == torch.float32 and not dropout:
+        result: Tensor = _FusedMLP.apply(shape, state, embedding, action, *parameters)
+        return result
+    extra = [t for t in (embedding, action) if t is not None]
+    return plain_mlp(shape, state, extra, parameters, dropout)
 
 
 class MLP(nn.Module):
@@ -224,14 +261,16 @@ class MLP(nn.Module):
         action: Tensor | None = None,
         frozen: bool = False,
         dropout: float = 0.0,
+        embedding: Tensor | None = None,
     ) -> Tensor:
         """Outputs for a batch.
 
         Args:
-            state: (n, inputs).
-            action: (n, action), appended behind the state encoder; None if there is none.
+            state: (n, inputs), or (members, n, inputs) if every member has its own.
+            action: (n, action), appended behind the embedding; None if there is none.
             frozen: give no gradient to the parameters (but to the inputs).
             dropout: probability in the hidden layers.
+            embedding: (n, embedding), appended behind the state encoder; None if there is none.
 
         Returns:
             (members, n, outputs).
@@ -239,9 +278,45 @@ class MLP(nn.Module):
         parameters: Sequence[Tensor] = self._in_order
         if frozen:
             parameters = [p.detach() for p in parameters]
-        if state.device.type == "cpu" and state.dtype == torch.float32 and not dropout:
-            return _FusedMLP.apply(self.shape, state, action, *parameters)
-        return plain_mlp(self.shape, state, action, parameters, dropout)
+        return run_mlp(self.shape, parameters, state, embedding, action, dropout)
+
+
+class ImageEncoder(nn.Module):
+    """Spatial learned embeddings and one dense layer per camera, behind features or images.
+
+    Args:
+        shape: layer shapes.
+        rng: source of the initial values.
+    """
+
+    def __init__(self, shape: VisionShape, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.shape = shape
+        for name, value in initial_embedding(shape, rng).items():
+            self.register_parameter(name, nn.Parameter(torch.from_numpy(value)))
+        named = dict(self.named_parameters())
+        self._kernel = named["kernel"]
+        self._dense = [named[name] for name in shape.dense.parameters()]
+        self._convolutions = {n: p for n, p in named.items() if n.startswith("conv")}
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Embedding of a batch.
+
+        Args:
+            frames: (n, cameras, channels, positions) features, or
+                (n, cameras, height, width, 3) uint8 images if the convolutions are trained.
+
+        Returns:
+            (n, cameras * embedding) float32.
+        """
+        s, n = self.shape, len(frames)
+        if self._convolutions:
+            frames = convolve(frames.flatten(0, 1), self._convolutions)
+        features = frames.reshape(n, s.cameras * s.channels, s.positions).float()
+        pooled = torch.bmm(features.transpose(0, 1), self._kernel)
+        pooled = pooled.view(s.cameras, s.channels, n, s.pooled).transpose(1, 2)
+        embedding = run_mlp(s.dense, self._dense, pooled.reshape(s.cameras, n, -1))
+        return embedding.transpose(0, 1).reshape(n, -1)
 
 
 class _SquashedSample(torch.autograd.Function):
@@ -291,20 +366,26 @@ class Actor(nn.Module):
         self.net = MLP(shape, rng, input_bias)
         self._log_std_range = math.log(std_min), math.log(std_max)
 
-    def forward(self, state: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, state: Tensor, dropout: float = 0.0, embedding: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(n, inputs) -> mean, log standard deviation before tanh, each (n, action_dim)."""
-        mean, log_std = self.net(state, dropout=dropout)[0].chunk(2, -1)
+        outputs = self.net(state, dropout=dropout, embedding=embedding)[0]
+        mean, log_std = outputs.chunk(2, -1)
         return mean, log_std.clamp(*self._log_std_range)
 
-    def sample(self, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(
+        self, state: Tensor, noise: Tensor, embedding: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Reparametrised sample.
 
         Args:
             state: (n, inputs).
             noise: (n, action_dim) standard normal.
+            embedding: (n, embedding) of the images, if any.
 
         Returns:
             action (n, action_dim) in (-1, 1) and its log density (n,), in nats.
         """
-        mean, log_std = self.net(state)[0].chunk(2, -1)
+        mean, log_std = self.net(state, embedding=embedding)[0].chunk(2, -1)
         return _SquashedSample.apply(mean, log_std, noise, *self._log_std_range)

@@ -89,6 +89,19 @@ class Spaces:
         return {n: shape for n, (shape, dtype) in self.observation.items() if dtype == "uint8"}
 
     @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) that all images have.
+
+        Raises:
+            SpaceError: there are no images, or they have different sizes.
+        """
+        sizes = {shape[:2] for shape in self.images.values()}
+        if len(sizes) != 1:
+            raise SpaceError(f"images must have one size, got {self.images or 'none'}")
+        height, width = sizes.pop()
+        return height, width
+
+    @property
     def vector_size(self) -> int:
         """Length of the concatenated state vector."""
         return sum(int(np.prod(shape)) for shape in self.vectors.values())
@@ -136,6 +149,29 @@ class Spaces:
             bad = [n for n in self.vectors if not np.isfinite(np.asarray(observation[n])).all()]
             raise SpaceError(f"observation is not finite in {bad or 'float32'}")
         return out
+
+    def stack_images(self, observation: Mapping[str, Any]) -> Array:
+        """The images of an observation, in order.
+
+        Returns:
+            (images, height, width, 3) uint8.
+
+        Raises:
+            SpaceError: an image is missing or has the wrong shape or type.
+        """
+        self.check_images(observation)
+        return np.stack([np.asarray(observation[name]) for name in self.images])
+
+    def check_images(self, observation: Mapping[str, Any]) -> None:
+        """Raise SpaceError unless every image is there with the right shape and type."""
+        for name, shape in self.images.items():
+            if name not in observation:
+                raise SpaceError(f"observation has no {name!r}; it has {sorted(observation)}")
+            image = np.asarray(observation[name])
+            if image.shape != shape or image.dtype != np.uint8:
+                raise SpaceError(
+                    f"image {name!r} is {image.dtype} of shape {image.shape}, not uint8 {shape}"
+                )
 
     def check_action(self, action: Any) -> Array:
         """Return `action` as a finite (action_size,) float32 vector in [-1, 1], or raise."""

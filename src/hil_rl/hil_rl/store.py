@@ -19,16 +19,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from .features import Encoded, Frames
+from .memory import available_memory
 from .spaces import Array, Spaces
 from .trajectories import Trajectories
 
-View = Literal["all", "demo"]
-VIEWS: tuple[View, ...] = ("all", "demo")
-_COMPUTED = ("next_state", "slot")  # fields of a batch that are not stored
+View = str
+"""Name of a set of transitions: "all", "demo", or one that `EpisodeStore.define_view` made."""
+BASE_VIEWS: tuple[View, ...] = ("all", "demo")
+_FRAMES = ("frames", "next_frames", "shift", "next_shift")
+_OWN_BYTES = 38 + 16 * (len(BASE_VIEWS) + 1)  # per slot: links, labels, views, trajectories
+_COMPUTED = ("next_state", "slot", *_FRAMES)  # fields of a batch that are not stored
 
 # Bits of Step.flags, the same as in hil_interfaces/msg/Step.
 FLAG_TAKEOVER = 1
@@ -71,6 +76,7 @@ class Step:
         grasp_penalty: (grippers,), zero or negative.
         flags: bits, see the FLAG constants.
         final_observation: observation after the last step of an episode, else None.
+        task: name, for views by task.
     """
 
     stream: str
@@ -89,6 +95,7 @@ class Step:
     grasp_penalty: Array = field(default_factory=lambda: np.zeros(0, np.float32))
     flags: int = 0
     final_observation: Mapping[str, Array] | None = None
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,12 @@ class Batch:
         step: (n,) int64, step within the episode.
         policy_version: (n,) uint64.
         slot: (n,) int64, where the step is; identifies it until it is overwritten.
+        frames: (n, cameras, channels, positions) float16 features of the images, or
+            (n, cameras, height, width, 3) uint8 images; see `hil_rl.features`. Without images here
+            and below: (n, 0).
+        next_frames: of the next observation, of another augmentation.
+        shift: (n, 2) uint8 rows and columns by which the images were moved, or are to be moved.
+        next_shift: of the next observation.
     """
 
     state: Array
@@ -170,10 +183,15 @@ class Batch:
     step: Array
     policy_version: Array
     slot: Array
+    frames: Array
+    next_frames: Array
+    shift: Array
+    next_shift: Array
 
     @staticmethod
-    def empty(n: int, spaces: Spaces) -> Batch:
-        """Uninitialised batch of n rows."""
+    def empty(n: int, spaces: Spaces, frames: Frames | None = None) -> Batch:
+        """Uninitialised batch of n rows; `frames` says what is made of images."""
+        shape, dtype = ((0,), "float16") if frames is None else (frames.shape, frames.dtype)
         return Batch(
             state=np.empty((n, spaces.vector_size), np.float32),
             next_state=np.empty((n, spaces.vector_size), np.float32),
@@ -188,6 +206,10 @@ class Batch:
             step=np.empty(n, np.int64),
             policy_version=np.empty(n, np.uint64),
             slot=np.empty(n, np.int64),
+            frames=np.empty((n, *shape), dtype),
+            next_frames=np.empty((n, *shape), dtype),
+            shift=np.empty((n, 2 if frames is not None else 0), np.uint8),
+            next_shift=np.empty((n, 2 if frames is not None else 0), np.uint8),
         )
 
     def __len__(self) -> int:
@@ -243,6 +265,15 @@ class _Open:
     episode_id: int
 
 
+@dataclass(frozen=True)
+class _Rule:
+    """Which steps of a view are also in another one; empty and 0 ask for nothing."""
+
+    of: View
+    task: str = ""
+    flags: int = 0
+
+
 class EpisodeStore:
     """Ring of steps; sampling gives transitions (s, a, r, s').
 
@@ -259,6 +290,7 @@ class EpisodeStore:
             in the "demo" view: what was executed is a hold, not what the person did.
         successful_demos: a demonstration enters the "demo" view when it has ended with success,
             as in HIL-SERL; else at once, whatever comes of it.
+        frames: where the images go, or what is made of them; needed if there are any.
 
     Attributes:
         trajectories: the states of every episode, in order; to be read under the lock.
@@ -273,9 +305,15 @@ class EpisodeStore:
         exclude_flags: int = FLAG_EVALUATION,
         demo_exclude_flags: int = FLAG_TAKEOVER | FLAG_TELEOP_LOST | FLAG_HELD,
         successful_demos: bool = True,
+        frames: Frames | None = None,
     ) -> None:
         if capacity < 2:
             raise StoreError(f"capacity must be at least 2 slots, got {capacity}")
+        if spaces.images and frames is None:
+            raise StoreError(f"no `frames` for the images {sorted(spaces.images)}")
+        if frames is not None and frames.capacity != capacity:
+            raise StoreError(f"frames have a capacity of {frames.capacity}, not {capacity}")
+        self._check_memory(spaces, capacity, frames)
         self.spaces = spaces
         self.capacity = capacity
         self._exclude_flags = exclude_flags
@@ -295,7 +333,11 @@ class EpisodeStore:
         self._use = np.zeros(capacity, np.int8)
         self._streams: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
-        self._views = {view: _IndexSet(capacity) for view in VIEWS}
+        self._frames = frames if spaces.images else None
+        self._rules = {view: _Rule(view) for view in BASE_VIEWS}
+        self._views = {view: _IndexSet(capacity) for view in BASE_VIEWS}
+        self._task = np.zeros(capacity, np.int32)
+        self._tasks: dict[str, int] = {}
         self._counts = Counts()
         self.trajectories = Trajectories(capacity)
         self.relabel: Callable[[Batch, np.random.Generator], None] | None = None
@@ -315,10 +357,53 @@ class EpisodeStore:
     @property
     def nbytes(self) -> int:
         """Bytes that the arrays occupy when the ring is full."""
-        own = [self._next, self._flags, self._serial, self._stream, self._number]
+        own = [self._next, self._flags, self._serial, self._stream, self._number, self._task]
         arrays = [*self._columns.values(), *own, self._success, self._use]
-        indices = len(VIEWS) + 1  # views and trajectories: two integers per slot each
-        return sum(a.nbytes for a in arrays) + indices * 16 * self.capacity
+        indices = len(self._views) + 1  # views and trajectories: two integers per slot each
+        frames = self._frames.nbytes if self._frames is not None else 0
+        return sum(a.nbytes for a in arrays) + indices * 16 * self.capacity + frames
+
+    @staticmethod
+    def bytes_per_slot(spaces: Spaces) -> int:
+        """Bytes of memory that a slot takes, without frames and further views."""
+        row = vars(Batch.empty(1, spaces))
+        return sum(a.nbytes for n, a in row.items() if n not in _COMPUTED) + _OWN_BYTES
+
+    @classmethod
+    def _check_memory(cls, spaces: Spaces, capacity: int, frames: Frames | None) -> None:
+        """The whole ring has to fit, although it fills up slowly: better now than after hours."""
+        frame_bytes = frames.nbytes / capacity if frames is not None else 0.0
+        per_slot = cls.bytes_per_slot(spaces) + frame_bytes
+        free = available_memory()
+        if capacity * per_slot > free:
+            raise StoreError(
+                f"a capacity of {capacity} slots needs {capacity * per_slot / 1e9:.1f} GB of "
+                f"memory, {free / 1e9:.1f} GB are free: use at most {int(free / per_slot)}"
+            )
+
+    def batch(self, n: int) -> Batch:
+        """Uninitialised batch of n rows for `sample` and `gather`."""
+        return Batch.empty(n, self.spaces, self._frames)
+
+    def define_view(self, name: View, of: View = "all", task: str = "", flags: int = 0) -> None:
+        """Name the part of a view that is of one task or has certain flags, from now on kept.
+
+        Args:
+            name: new.
+            of: "all" or "demo".
+            task: `Step.task`; empty: of any.
+            flags: steps with at least one of these; 0: whatever flags they have.
+
+        Raises:
+            StoreError: the name is taken, or `of` is not one of the two.
+        """
+        if name in self._views or of not in BASE_VIEWS:
+            raise StoreError(f"view {name!r} of {of!r}: take a new name, of one of {BASE_VIEWS}")
+        with self._lock:
+            self._rules[name] = _Rule(of, task, flags)
+            self._views[name] = _IndexSet(self.capacity)
+            for slot in self._views[of].members():
+                self._place(int(slot))
 
     @property
     def counts(self) -> Counts:
@@ -326,8 +411,9 @@ class EpisodeStore:
         return self._counts
 
     def size(self, view: View = "all") -> int:
-        """Number of transitions that `sample` can return."""
-        return len(self._view(view))
+        """Number of transitions that `sample` can return; 0 until `frames` are ready."""
+        members = self._view(view)
+        return 0 if self._frames is not None and self._frames.missing else len(members)
 
     def slots(self, view: View) -> Array:
         """(size,) int64 slots of a view, in no particular order."""
@@ -347,10 +433,11 @@ class EpisodeStore:
             StoreError: shapes do not fit or values are not finite; nothing is stored.
         """
         row, final = self._validated(step)
+        now, last = self._encode(step, final is not None)  # the slow part is outside the lock
         with self._lock:
             self._revision += 1
             previous = self._take_predecessor(step)
-            slot = self._allocate()
+            slot = self._allocate(now)
             self._write(slot, step, row)
             if previous is None:
                 episode_id = self._episodes
@@ -365,7 +452,7 @@ class EpisodeStore:
             self.trajectories.append(episode_id, step.step, slot)
             self._count(step)
             if step.terminated or step.truncated:
-                self._finish(slot, step, final)
+                self._finish(slot, step, final, last)
             else:
                 serial = int(self._serial[slot])
                 self._open[step.stream] = _Open(
@@ -392,19 +479,27 @@ class EpisodeStore:
             members = self._view(view)
             if not len(members):
                 raise StoreError(f"view {view!r} is empty")
-            batch = self._gather(members.sample(n, rng), out)
+            batch = self._gather(members.sample(n, rng), out, rng)
             if self.relabel is not None:
                 self.relabel(batch, rng)
             return batch
 
-    def gather(self, slots: Array, out: Batch | None = None) -> Batch:
-        """Transitions at given slots (from `slots` or `Batch.slot`), as they were recorded."""
+    def gather(
+        self, slots: Array, out: Batch | None = None, rng: np.random.Generator | None = None
+    ) -> Batch:
+        """Transitions at given slots (from `slots` or `Batch.slot`), as they were recorded.
+
+        Args:
+            slots: (n,).
+            out: optional batch of n rows to fill.
+            rng: draws the augmentations of images; None: the first one of each.
+        """
         with self._lock:
             complete = self._views["all"], self._views["demo"]
             for slot in slots:
                 if not any(view._position[slot] >= 0 for view in complete):
                     raise StoreError(f"slot {slot} holds no complete transition")
-            return self._gather(np.asarray(slots, np.int64), out)
+            return self._gather(np.asarray(slots, np.int64), out, rng)
 
     def states(self, slots: Array) -> Array:
         """(n, vector_size) states in slots that `trajectories` names; under the lock."""
@@ -462,8 +557,8 @@ class EpisodeStore:
             raise StoreError(f"no view {view!r}, there are {list(self._views)}")
         return self._views[view]
 
-    def _gather(self, slots: Array, out: Batch | None) -> Batch:
-        batch = Batch.empty(len(slots), self.spaces) if out is None else out
+    def _gather(self, slots: Array, out: Batch | None, rng: np.random.Generator | None) -> Batch:
+        batch = self.batch(len(slots)) if out is None else out
         if len(batch) != len(slots):
             raise StoreError(f"batch has {len(batch)} rows, not {len(slots)}")
         for name, array in self._columns.items():
@@ -471,7 +566,23 @@ class EpisodeStore:
         state, following = self._columns["state"], self._next[slots]
         np.take(state, following, axis=0, out=batch.next_state, mode="clip")
         batch.slot[:] = slots
+        if self._frames is not None:
+            if missing := self._frames.missing:
+                raise StoreError(f"{missing} more steps before images can be sampled")
+            self._frames.take(slots, rng, batch.frames, batch.shift)
+            self._frames.take(following, rng, batch.next_frames, batch.next_shift)
         return batch
+
+    def _encode(self, step: Step, final: bool) -> tuple[Encoded | None, Encoded | None]:
+        """Frames of the observation and of the final observation that will be stored."""
+        if self._frames is None:
+            return None, None
+        serial, last = self._allocated, None
+        now = self._frames.encode(serial, self.spaces.stack_images(step.observation))
+        if final and (step.terminated or step.truncated) and step.final_observation is not None:
+            images = self.spaces.stack_images(step.final_observation)
+            last = self._frames.encode(serial + 1, images)
+        return now, last
 
     def _validated(self, step: Step) -> tuple[dict[str, Array], Array | None]:
         """Everything that can fail, before anything is changed."""
@@ -481,9 +592,13 @@ class EpisodeStore:
                 "state": spaces.flatten(step.observation),
                 "action": spaces.check_action(step.action),
             }
+            observations = [step.observation]
             final = None
             if step.final_observation is not None:
+                observations.append(step.final_observation)
                 final = spaces.flatten(step.final_observation)
+            for observation in observations:
+                spaces.check_images(observation)
         except ValueError as error:
             raise StoreError(f"{_name(step)}: {error}") from error
         penalty = np.asarray(step.grasp_penalty, np.float32)
@@ -524,7 +639,7 @@ class EpisodeStore:
             del self._open[other]
             self._drop()
 
-    def _allocate(self) -> int:
+    def _allocate(self, encoded: Encoded | None = None) -> int:
         slot = self._allocated % self.capacity
         for view in self._views.values():
             view.discard(slot)
@@ -534,6 +649,8 @@ class EpisodeStore:
         self._success[slot] = False
         self._use[slot] = Use.DEFAULT
         self._allocated += 1
+        if self._frames is not None and encoded is not None:
+            self._frames.put(slot, encoded)
         return slot
 
     def _write(self, slot: int, step: Step, row: dict[str, Array]) -> None:
@@ -552,11 +669,12 @@ class EpisodeStore:
         self._flags[slot] = step.flags
         self._stream[slot] = self._streams[step.stream]
         self._number[slot] = step.episode
+        self._task[slot] = self._tasks.setdefault(step.task, len(self._tasks))
 
-    def _finish(self, slot: int, step: Step, final: Array | None) -> None:
+    def _finish(self, slot: int, step: Step, final: Array | None, encoded: Encoded | None) -> None:
         """Complete the last step of an episode."""
         if final is not None:
-            following = self._allocate()
+            following = self._allocate(encoded)
             self._columns["state"][following] = final
             self.trajectories.append(int(self._columns["episode"][slot]), step.step + 1, following)
             self._complete(slot, following)
@@ -587,14 +705,22 @@ class EpisodeStore:
         following, demo = self._next[slot], bool(columns["demo"][slot])
         known = following >= 0 and (following != slot or columns["mask"][slot] == 0.0)
         usable = known and use != Use.DROP and not flags & self._exclude_flags
+        usable = usable and self._seen(slot) and self._seen(int(following))
         if demo:
             shown = self._success[slot] or not self._successful_demos
         else:
             shown = columns["intervened"][slot]
         chosen = (shown or use == Use.KEEP) and not flags & self._demo_exclude_flags
-        for view, wanted in (("all", not demo), ("demo", chosen)):
-            members = self._views[view]
-            (members.add if usable and wanted else members.discard)(slot)
+        wanted = {"all": usable and not demo, "demo": usable and chosen}
+        for view, rule in self._rules.items():
+            member = wanted[rule.of] and (not rule.flags or bool(flags & rule.flags))
+            if rule.task:
+                member = member and self._task[slot] == self._tasks.get(rule.task, -1)
+            (self._views[view].add if member else self._views[view].discard)(slot)
+
+    def _seen(self, slot: int) -> bool:
+        """The frames of a slot are those of the step in it (a log that is read may lack some)."""
+        return self._frames is None or self._frames.holds(slot, int(self._serial[slot]))
 
     def _count(self, step: Step) -> None:
         c = self._counts

@@ -39,9 +39,7 @@ class Trainer:
         self.config = config
         self.updates = 0
         self._rng = np.random.default_rng([seed, 2])
-        self._batches = [
-            Batch.empty(config.batch_size, agent.spaces) for _ in range(config.cta_ratio)
-        ]
+        self._batches = [store.batch(config.batch_size) for _ in range(config.cta_ratio)]
         self.seen = 0
         """Revision of the store that the last update was sampled from."""
 

@@ -61,7 +61,7 @@ def test_nothing_to_clone() -> None:
     env = PointReach(0)
     with pytest.raises(StoreError, match="no transition"):
         bc.train(EpisodeStore(env.spaces, 100), SMALL, 0, 1, "print")
-    store = EpisodeStore(env.spaces, 100)
+    store = EpisodeStore(env.spaces, 100, successful_demos=False)
     env.expert = lambda: np.zeros(2, np.float32)  # type: ignore[method-assign, assignment]
     add_demos(store, env, 1)
     with pytest.raises(StoreError, match="no transition"):

@@ -19,12 +19,19 @@ SHAPES = {
     "critic": MLPShape(5, 1, (8, 7), encoder=6, action=3, members=3),
     "critic, no encoder": MLPShape(5, 1, (8,), action=3, members=2),
     "grasp": MLPShape(5, 9, (8, 7), encoder=6, activate_final=False),
+    "actor with images": MLPShape(5, 12, (8, 7), encoder=6, embedding=4, heads=2),
+    "critic with images": MLPShape(5, 1, (8, 7), encoder=6, embedding=4, action=3, members=3),
+    "critic with images, no encoder": MLPShape(5, 1, (8,), embedding=4, action=3, members=2),
+    "no head, an input per member": MLPShape(5, 0, (8,), members=2),
+    "no head, one member": MLPShape(5, 0, (8,)),
 }
 
 
-def inputs(shape: MLPShape, n: int = 17) -> tuple[torch.Tensor, torch.Tensor | None]:
+def inputs(shape: MLPShape, n: int = 17) -> dict[str, torch.Tensor]:
     torch.manual_seed(1)
-    return torch.randn(n, shape.inputs), torch.randn(n, shape.action) if shape.action else None
+    size = (n, shape.inputs) if shape.outputs else (shape.members, n, shape.inputs)
+    sizes = {"state": size, "embedding": (n, shape.embedding), "action": (n, shape.action)}
+    return {name: torch.randn(size) for name, size in sizes.items() if size[-1]}
 
 
 def network(shape: MLPShape) -> MLP:
@@ -36,44 +43,33 @@ def network(shape: MLPShape) -> MLP:
 
 
 @pytest.mark.parametrize("onednn", [True, False])
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        (name, wanted)
-        for name, shape in SHAPES.items()
-        for wanted in ("parameters", "inputs", "both", "action")
-        if shape.action or wanted != "action"
-    ],
-)
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("wanted", ["", "state", "embedding", "action", "state embedding action"])
+@pytest.mark.parametrize("name", SHAPES)
 def test_fused_network_equals_plain_torch(
-    onednn: bool, name: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+    onednn: bool, frozen: bool, wanted: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outputs and every gradient, against autograd in double precision."""
     shape = SHAPES[name]
     if not onednn:
         monkeypatch.setattr(networks, "_onednn_linear", None)
-    net, (state, action) = network(shape), inputs(shape)
-    leaves = [] if wanted in ("parameters", "action") else [state]
-    if action is not None and wanted != "parameters":
-        leaves.append(action)
+    net, given = network(shape), inputs(shape)
+    leaves = [given[kind] for kind in wanted.split() if kind in given]
+    if frozen and not leaves:
+        return
     for leaf in leaves:
         leaf.requires_grad_()
-    frozen = wanted in ("inputs", "action")
-    got = net(state, action, frozen=frozen)
+    got = net(**given, frozen=frozen)
     double = [p.detach().double().requires_grad_() for p in net.parameters()]
-    twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    doubles = {id(leaf): twin for leaf, twin in zip(leaves, twins, strict=True)}
-    want = plain_mlp(
-        shape,
-        doubles.get(id(state), state.double()),
-        None if action is None else doubles.get(id(action), action.double()),
-        double,
-    )
+    doubles = {k: t.detach().double().requires_grad_() for k, t in given.items()}
+    extra = [doubles[kind] for kind in ("embedding", "action") if kind in doubles]
+    want = plain_mlp(shape, doubles["state"], extra, double)
     torch.testing.assert_close(got.double(), want, atol=1e-5, rtol=1e-5)
-    assert got.shape == (shape.members, 17, shape.outputs)
+    assert got.shape == (shape.members, 17, shape.outputs or shape.hidden[-1])
 
     weight = torch.randn(got.shape)
-    ours, theirs = list(leaves), list(twins)
+    ours = list(leaves)
+    theirs = [doubles[kind] for kind in wanted.split() if kind in given]
     if not frozen:
         ours += list(net.parameters())
         theirs += double
@@ -84,9 +80,9 @@ def test_fused_network_equals_plain_torch(
 
 
 def test_frozen_network_gives_its_parameters_no_gradient() -> None:
-    net, (state, action) = network(SHAPES["critic"]), inputs(SHAPES["critic"])
-    assert action is not None
-    net(state, action.requires_grad_(), frozen=True).sum().backward()
+    net, given = network(SHAPES["critic"]), inputs(SHAPES["critic"])
+    action = given["action"].requires_grad_()
+    net(**given, frozen=True).sum().backward()
     assert action.grad is not None
     assert all(p.grad is None for p in net.parameters())
 

@@ -268,7 +268,7 @@ def test_bad_architecture(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("format", "hil_rl.policy/2"),
+        ("format", "hil_rl.policy/1"),
         ("version", -1),
         ("version", 1.5),
         ("version", True),
