@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ class Setting:
         overrides = {
             node: {
                 "ros__parameters": {
-                    name: str(folder / value) if value in self.files else value
+                    name: str(folder / value) if value in list(self.files) else value
                     for name, value in parameters.items()
                 }
             }
@@ -181,16 +181,21 @@ class RunningGraph:
     def usage(self) -> Usage:
         """Processor time used until now."""
         times = {"bench": _seconds(psutil.Process())}
-        for process in psutil.Process(self._process.pid).children(recursive=True):
-            try:
-                name, seconds = _node_name(process), _seconds(process)
-            except psutil.NoSuchProcess:
-                continue
-            if name:
-                times[name] = times.get(name, 0.0) + seconds
+        for name, process in self.processes().items():
+            with suppress(psutil.NoSuchProcess):
+                times[name] = _seconds(process)
         total = psutil.cpu_times()
         busy = sum(total) - total.idle - total.iowait - total.guest - total.guest_nice
         return Usage(time.monotonic(), times, busy)
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Processes of nodes, by name, that run now."""
+        found = {}
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if name := _node_name(process):
+                    found[name] = process
+        return found
 
     def stop(self) -> None:
         """Stop everything, as Ctrl-C does."""
@@ -222,16 +227,16 @@ def folder(keep: str | None, name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def running(setting: Setting, seed: int, where: Path) -> Iterator[Client]:
+def running(setting: Setting, seed: int, where: Path, *, actor: str = "actor") -> Iterator[Client]:
     """A graph that is ready, and its client; everything is stopped at the end.
 
-    What the graph leaves is in the folder `where`.
+    What the graph leaves is in the folder `where`. actor: see Client.
     """
     task_file, arguments = setting.write(where)
     graph = RunningGraph(where, task_file, {"seed": str(seed), **arguments})
     client = None
     try:
-        client = Client(graph)
+        client = Client(graph, actor)
         client.wait_ready()
         yield client
     finally:
@@ -247,14 +252,20 @@ class Client:
         graph: the processes.
         node: for further subscriptions.
         steps: number of step records received.
+        ready: every node is active, as hil_manager says.
+        status: what hil_manager says.
+
+    Args:
+        graph: to be listened to.
+        actor: name of the actor whose steps are kept and which is asked for episodes; "": none.
     """
 
-    def __init__(self, graph: RunningGraph) -> None:
+    def __init__(self, graph: RunningGraph, actor: str = "actor") -> None:
         self.graph = graph
         self.steps = 0
         self._raw: list[tuple[bytes, int]] = []
         self._marks: list[StepMark] = []
-        self._ready, self._status = False, "waiting for hil_manager"
+        self.ready, self.status = False, "waiting for hil_manager"
         self._context = Context()
         rclpy.init(
             context=self._context,
@@ -264,10 +275,12 @@ class Client:
         self.node = Node("bench", context=self._context)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
-        self._runner = ActionClient(self.node, RunEpisodes, "actor/run_episodes")
+        self._runner: ActionClient | None = None
         self.node.create_subscription(Bool, "hil_manager/ready", self._on_ready, qos.LATCHED)
         self.node.create_subscription(String, "hil_manager/status", self._on_status, qos.LATCHED)
-        self.listen(Step, "step", self._on_step, qos.STEP)
+        if actor:
+            self._runner = ActionClient(self.node, RunEpisodes, f"{actor}/run_episodes")
+            self.listen(Step, "step", self._on_step, qos.STEP)
 
     def listen(
         self, message: Any, topic: str, heard: Callable[[bytes, int], None], profile: QoSProfile
@@ -292,16 +305,16 @@ class Client:
             raise BenchError(f"the graph has ended:\n{self.graph.last_words()}")
 
     def wait_ready(self) -> None:
-        """Wait until every node is active and the actor can be asked.
+        """Wait until every node is active and the actor, if there is to be one, can be asked.
 
         Raises:
             BenchError: it takes too long, or the graph has ended.
         """
         end = time.monotonic() + START_LIMIT
-        while not (self._ready and self._runner.server_is_ready()):
+        while not (self.ready and (self._runner is None or self._runner.server_is_ready())):
             self.spin(0.2)
             if time.monotonic() > end:
-                raise BenchError(f"not ready: {self._status}\n{self.graph.last_words()}")
+                raise BenchError(f"not ready: {self.status}\n{self.graph.last_words()}")
 
     def rest(self, seconds: float = REST) -> Usage:
         """What the graph uses while it does nothing, over so many seconds."""
@@ -316,6 +329,7 @@ class Client:
         Raises:
             BenchError: it is refused, fails, or no step comes for a long time.
         """
+        assert self._runner is not None
         sent = self._runner.send_goal_async(goal)
         result = None
         heard, steps = time.monotonic(), self.steps
@@ -355,10 +369,10 @@ class Client:
         self._context.try_shutdown()
 
     def _on_ready(self, message: Bool) -> None:
-        self._ready = message.data
+        self.ready = message.data
 
     def _on_status(self, message: String) -> None:
-        self._status = message.data
+        self.status = message.data
 
     def _on_step(self, data: bytes, published: int) -> None:
         self.steps += 1
