@@ -266,10 +266,7 @@ class Plan:
     def _report(self, name: str, node: _Node, now: float) -> Report:
         silent = self._silence(node, now)
         if node.state == State.UNKNOWN:
-            text = "not started or not found yet"
-            if node.process:
-                text = f"not responding for {silent:.0f} s, but process {node.process} runs"
-            return Report(name, node.state, Health.STALE, text)
+            return Report(name, node.state, Health.STALE, self._absence(node, silent))
         if silent > self._timing.heartbeat_limit:
             text = f"not responding for {silent:.0f} s"
             return Report(name, node.state, Health.STALE, text)
@@ -284,6 +281,14 @@ class Plan:
             health = Health.ERROR if node.failures else Health.WARN
             return Report(name, node.state, health, f"{doing}{failed}{reason}")
         return Report(name, node.state, node.level, node.message or "ok")
+
+    def _absence(self, node: _Node, silent: float) -> str:
+        """What is known of a node that is not in the graph."""
+        if not node.process:
+            return "not started or not found yet"
+        if silent <= self._timing.heartbeat_limit:
+            return f"has left the graph, process {node.process} still runs"
+        return f"not responding for {silent:.0f} s, but process {node.process} runs"
 
     def _silence(self, node: _Node, now: float) -> float:
         last = max(node.answered_at, node.heard_at if node.heard_at is not None else 0.0)

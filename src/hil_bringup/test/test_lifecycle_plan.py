@@ -187,6 +187,7 @@ def test_a_stopped_process_that_left_the_graph_is_told_from_one_that_ended() -> 
     bring_up(plan, "/a", 0.0)
     plan.heard("/a", Health.OK, "ok", "active", 0.0, process=7)
     plan.saw_nothing("/a", process_runs=True)
+    assert plan.summary(1.0) == "/a: has left the graph, process 7 still runs"
     assert plan.summary(6.0) == "/a: not responding for 6 s, but process 7 runs"
     assert plan.wedged(31.0) == [("/a", 7, 31.0)]
     plan.saw_nothing("/a")
