@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         ("test", "lint, type-check and test everything; more arguments go to pytest", _test),
         ("up", "start a graph: up GRAPH key:=value ... (up alone lists them)", _module("up")),
         ("spool", "steps that wait on disk: spool list, spool import FILE", _spool),
+        ("eval", "evaluate a checkpoint in simulation", _module("evaluate")),
         ("bench", "run a benchmark: bench NAME [--json] (bench alone lists them)", _bench),
     ):
         add(name, text, run, needs_setup=True, passes_on=True)
