@@ -17,6 +17,7 @@ setup(
     entry_points={
         "console_scripts": [
             "sim_node = hil_sim.sim_node:main",
+            "fci_sim_node = hil_sim.fci.fci_sim_node:main",
         ],
     },
 )

@@ -18,6 +18,7 @@ from hil_robot_bridge.gate import Code, Command, Decision, Gate
 from hil_robot_bridge.lease import Answer
 from hil_robot_bridge.limits import Span
 from hil_robot_bridge.poses import RigidPose
+from hil_robot_bridge.recovery import AutomaticRecovery, RecoveryConfig, Trail
 from hil_robot_bridge.state import ArmState
 from hil_tasks.spec import TaskSpec
 
@@ -59,6 +60,8 @@ class MotionConfig:
         settle_time: how long the arm may take to come to the goal once the target is there, s.
         stall_time: standing still this long on the way is a failure, s.
         patience: how long a motion waits for a robot that is silent for a moment, s.
+        joint_reset_every: reset_episode goes by way of `joint_home` in every so many; 0: never.
+        joint_home: joint positions, rad.
     """
 
     ramp: float = 0.2
@@ -67,6 +70,8 @@ class MotionConfig:
     settle_time: float = 1.0
     stall_time: float = 1.5
     patience: float = 2.0
+    joint_reset_every: int = 0
+    joint_home: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,16 @@ class Bridge:
         pacer: lets time pass in own motions.
         lockstep: time is the stamp of the newest state, else the steady clock.
         config: of own motions.
+        recovery: what happens after a reflex.
         on_change: called when something that robot_state shows has changed between states.
 
     Attributes:
         state: newest measured state, good or not; None before the first.
         preset: name of the compliance that the controller has; "": none for sure.
         recoveries: successful recoveries since start.
+        automatic: counts those that nobody asked for.
+        reflexes: since start.
+        retreats: recoveries that led the arm back out of a contact.
         active: whether the bridge may command at all.
     """
 
@@ -104,6 +113,7 @@ class Bridge:
         pacer: Pacer,
         lockstep: bool,
         config: MotionConfig | None = None,
+        recovery: RecoveryConfig | None = None,
         on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,8 +123,13 @@ class Bridge:
         self.pacer = pacer
         self.state: ArmState | None = None
         self.preset = ""
-        self.recoveries = 0
+        self.recoveries = self.reflexes = self.retreats = 0
         self.active = False
+        self._recovery = recovery or RecoveryConfig()
+        self.automatic = AutomaticRecovery(self._recovery)
+        self._trail = Trail(self._recovery.retreat)
+        self._resets = 0
+        self._joint_reset = False
         self._wanted_preset = POLICY
         self._compliance_error = ""
         self._applying: Promise[None] | None = None
@@ -153,6 +168,8 @@ class Bridge:
         self.gate.observe(state, now)
         self.gate.tick(now)
         self.refresh()
+        if (self.gate.moving or self.gate.lease.busy_with) and not self._health.text:
+            self._trail.put(state.pose)
 
     def tick(self) -> None:
         """Watch what time alone changes (real time: every period of robot_state)."""
@@ -197,7 +214,9 @@ class Bridge:
 
     def refresh(self) -> None:
         """Bring what blocks the arm up to now."""
-        self._health = self.driver.health()
+        before, self._health = self._health.mode, self.driver.health()
+        if self._health.mode == RobotMode.REFLEX and before != RobotMode.REFLEX:
+            self.reflexes += 1
         if self._health.text and not self._health.passing:
             # Whoever comes back may have forgotten its gains.
             self.preset = ""
@@ -305,8 +324,14 @@ class Bridge:
         try:
             present = self._present()
             await self._apply(RESET)
+            speed = Span(reset.linear_speed, reset.angular_speed)
+            if self._joint_reset_is_due():
+                ways = motion.reset_waypoints(limits, present, start, lift)
+                await self._go(ways[:-1], speed, progress)
+                await self._reset_joints()
+                present, lift = self._present(), 0.0
             ways = motion.reset_waypoints(limits, present, start, lift)
-            await self._go(ways, Span(reset.linear_speed, reset.angular_speed), progress)
+            await self._go(ways, speed, progress)
             await self._apply(POLICY)
             arrived = True
             return Outcome(True)
@@ -353,23 +378,80 @@ class Bridge:
             stage("compliance")
             await self._apply(self._wanted_preset)
             self.recoveries += 1
+            await self._retreat(stage)
             return Outcome(True)
         except (DriverError, TimedOut) as error:
             return Outcome(False, str(error))
         finally:
             self._end()
 
+    def recovery_is_due(self) -> bool:
+        """Whether the configuration lets the bridge recover now without being asked."""
+        if not self.active or self.gate.latch.latched or self.gate.lease.busy_with:
+            return False
+        return self.automatic.due(self._health.mode, self._clock())
+
+    async def recover_unasked(self, stage: Callable[[str], None]) -> Outcome:
+        """Recover, and count it against what the configuration allows."""
+        self.automatic.note(self._clock())
+        return await self.recover(stage)
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _blocked(self) -> str:
         if not self.active:
             return INACTIVE
+        if self._joint_reset:
+            return "joint reset runs"
         if self._health.text:
             return self._health.text
         if not self.preset and not self.gate.lease.busy_with:
             preset = self._wanted_preset
             return self._compliance_error or f"compliance preset '{preset}' is not set"
         return ""
+
+    async def _retreat(self, stage: Callable[[str], None]) -> None:
+        """If the arm still presses on something, go slowly back along which it came.
+
+        Raises:
+            DriverError: it did not come free.
+        """
+        if not self._in_contact():
+            return
+        stage("retreat")
+        ways = self._trail.way_back(self._present())
+        for pose in ways:
+            await self._go([pose], Span(*self._recovery.speed), lambda _: None)
+            if not self._in_contact():
+                self.retreats += 1
+                return
+        raise DriverError(
+            "recovered, but the arm still presses on something: lead it away by hand "
+            "(guiding) or with move_to"
+        )
+
+    def _in_contact(self) -> bool:
+        if self._recovery.retreat <= 0.0 or self.state is None:
+            return False
+        return math.hypot(*self.state.wrench[:3]) > self._recovery.contact
+
+    def _joint_reset_is_due(self) -> bool:
+        every = self._config.joint_reset_every
+        self._resets += 1
+        return every > 0 and self._resets % every == 0
+
+    async def _reset_joints(self) -> None:
+        self._joint_reset = True
+        self.refresh()
+        try:
+            await self.driver.move_joints(
+                self._config.joint_home, lambda: self.pacer.next_period(0)
+            )
+        finally:
+            self._joint_reset = False
+            self.refresh()
+        await self._until_healthy()
+        await self._apply(RESET)
 
     def _begin(self, action: str, owner: str) -> Answer:
         if not self.active:

@@ -23,18 +23,21 @@ from hil_common.params import NodeParams, param
 from hil_interfaces.action import MoveTo, Recover, ResetEpisode
 from hil_interfaces.msg import ArmCommand, CommandResult, OperatorCommand, RobotState
 from hil_interfaces.srv import AcquireLease, Advance, ReleaseLease, SetCompliance
-from hil_robot_bridge.bridge import Bridge
-from hil_robot_bridge.drivers.base import DriverError
+from hil_robot_bridge.bridge import Bridge, MotionConfig
+from hil_robot_bridge.drivers.base import Driver, DriverError
+from hil_robot_bridge.drivers.fci import Fci
+from hil_robot_bridge.drivers.fci_process import FciConfig
 from hil_robot_bridge.drivers.gripper import GripperConfig
 from hil_robot_bridge.drivers.ros2_control import Ros2Control, Ros2ControlConfig
 from hil_robot_bridge.fibers import Fiber, TimedOut, Timeouts
 from hil_robot_bridge.gate import Command, Decision, Gate, GateConfig
-from hil_robot_bridge.joints import FR3_LOWER, FR3_UPPER, JointGuard
+from hil_robot_bridge.joints import FR3_HOME, FR3_LOWER, FR3_UPPER, JointGuard
 from hil_robot_bridge.latch import StopLatch
 from hil_robot_bridge.lease import Lease
 from hil_robot_bridge.limits import Limits, Span
 from hil_robot_bridge.pacing import LockstepPacer, RealtimePacer
 from hil_robot_bridge.poses import RigidPose, all_finite, normalised, quaternion, vector3
+from hil_robot_bridge.recovery import RecoveryConfig
 from hil_robot_bridge.ros_io import DeferredService, FiberAction
 from hil_robot_bridge.state import ArmState
 
@@ -61,7 +64,11 @@ class BridgeParams(NodeParams):
         choices=(LOCKSTEP, REALTIME),
     )
     base_frame: str = param("base", "frame of poses; commands in another one are refused")
-    driver: str = param("ros2_control", "how the controller is reached", choices=("ros2_control",))
+    driver: str = param(
+        "ros2_control",
+        "how the arm is reached; fci: through franky, without ros2_control, in real time only",
+        choices=("ros2_control", "fci"),
+    )
     state_rate_hz: float = param(50.0, "rate of robot_state in real time", low=1.0, high=1000.0)
     stop_file: str = param(
         "", "file that remembers the software stop; empty: under ROS_HOME (~/.ros), by node name"
@@ -126,6 +133,64 @@ class BridgeParams(NodeParams):
     recovery_timeout: float = param(
         Ros2ControlConfig.recovery_timeout, "for the robot's error recovery, s", low=0.1, high=60.0
     )
+    joint_controller: str = param(
+        Ros2ControlConfig.joint_controller, "joint trajectory controller, for joint resets"
+    )
+    auto_recover_count: int = param(
+        0,
+        "reflexes that are recovered without being asked; 0: a person is needed",
+        low=0,
+        high=100,
+    )
+    auto_recover_period: float = param(
+        RecoveryConfig.period, "s in which so many are", low=1.0, high=86400.0
+    )
+    contact_force: float = param(
+        RecoveryConfig.contact,
+        "external force after a recovery above which the arm goes back, N",
+        low=0.1,
+        high=100.0,
+    )
+    retreat: float = param(
+        RecoveryConfig.retreat,
+        "longest way back along which it came, m; 0: it stays in contact",
+        low=0.0,
+        high=0.2,
+    )
+    joint_reset_every: int = param(
+        0, "reset_episode goes by way of joint_home in every so many; 0: never", low=0, high=10000
+    )
+    joint_home: tuple[float, ...] = param(
+        FR3_HOME, "joint positions of a joint reset, rad: ungated, so look at the way first"
+    )
+    fci_host: str = param("", "fci: address of the robot")
+    fci_realtime: bool = param(True, "fci: refuse to run without a real-time kernel")
+    fci_priority: int = param(
+        0, "fci: real-time priority of the driver's process; 0: none", low=0, high=90
+    )
+    fci_joint_speed: float = param(
+        FciConfig.joint_speed, "fci: speed of joint resets, share of the robot's", low=0.01, high=1
+    )
+    fci_max_delta_tau: float = param(
+        FciConfig.max_delta_tau, "fci: largest change of torque per 1 ms, Nm", low=0.01, high=1
+    )
+    fci_collision_torque: tuple[float, ...] = param(
+        FciConfig.collision_torque, "fci: external joint torques that stop the arm, Nm"
+    )
+    fci_collision_force: tuple[float, ...] = param(
+        FciConfig.collision_force, "fci: external wrench that stops the arm, N and Nm"
+    )
+    fci_load_mass: float = param(0.0, "fci: load beside what Desk knows, kg", low=0.0, high=3.0)
+    fci_load_centre: tuple[float, ...] = param(
+        FciConfig.load_centre, "fci: its centre from the flange, m"
+    )
+    fci_load_inertia: tuple[float, ...] = param(
+        FciConfig.load_inertia, "fci: its inertia, nine numbers, kg m^2"
+    )
+    fci_tool: tuple[float, ...] = param(
+        FciConfig.tool,
+        "fci: tool centre point in the end-effector frame of Desk: position, quaternion xyzw",
+    )
     gripper: str = param("franka_gripper", "node of the gripper; used if the task has one")
     gripper_open_width: float = param(0.08, "width of the open gripper, m", low=0.0, high=0.2)
     gripper_speed: float = param(0.1, "speed of the fingers, m/s", low=0.001, high=1.0)
@@ -167,6 +232,16 @@ class BridgeNode(HilNode):
             self._driver,
             self._pacer,
             self._lockstep,
+            MotionConfig(
+                joint_reset_every=self.params.joint_reset_every,
+                joint_home=self.params.joint_home,
+            ),
+            RecoveryConfig(
+                count=self.params.auto_recover_count,
+                period=self.params.auto_recover_period,
+                contact=self.params.contact_force,
+                retreat=self.params.retreat,
+            ),
             on_change=self._publish_state,
         )
         self._open_topics()
@@ -227,17 +302,42 @@ class BridgeNode(HilNode):
         self._actions: list[FiberAction] = []
         self._gripper_text = ""
         self._published = -math.inf
-        self._driver = Ros2Control(
-            self,
-            self._driver_config(has_gripper),
-            params.base_frame,
-            self._lockstep,
-            self._timeouts,
-        )
+        self._driver = self._make_driver(has_gripper)
         self.lease = Lease()
         self.gate = Gate(self._gate_config(has_gripper), self.lease, StopLatch(self._stop_file()))
 
-    def _driver_config(self, has_gripper: bool) -> Ros2ControlConfig:
+    def _make_driver(self, has_gripper: bool) -> Driver:
+        params = self.params
+        if params.driver == "fci":
+            if self._lockstep:
+                raise ValueError("driver fci runs in real time only: set pace to realtime")
+            log = self.get_logger().warning
+            return Fci(self._fci_config(has_gripper), self._timeouts, log)
+        config = self._ros2_control_config(has_gripper)
+        return Ros2Control(self, config, params.base_frame, self._lockstep, self._timeouts)
+
+    def _fci_config(self, has_gripper: bool) -> FciConfig:
+        params = self.params
+        return FciConfig(
+            host=params.fci_host,
+            gripper=has_gripper,
+            gripper_width=params.gripper_open_width,
+            gripper_speed=params.gripper_speed,
+            gripper_force=params.gripper_force,
+            rate=params.state_rate_hz,
+            joint_speed=params.fci_joint_speed,
+            max_delta_tau=params.fci_max_delta_tau,
+            collision_torque=params.fci_collision_torque,
+            collision_force=params.fci_collision_force,
+            load_mass=params.fci_load_mass,
+            load_centre=params.fci_load_centre,
+            load_inertia=params.fci_load_inertia,
+            tool=params.fci_tool,
+            realtime=params.fci_realtime,
+            priority=params.fci_priority,
+        )
+
+    def _ros2_control_config(self, has_gripper: bool) -> Ros2ControlConfig:
         params = self.params
         gripper = GripperConfig(
             params.gripper, params.gripper_open_width, params.gripper_speed, params.gripper_force
@@ -250,6 +350,7 @@ class BridgeNode(HilNode):
             joint_states=params.joint_states_topic,
             robot_state=params.robot_state_topic,
             controller=params.controller,
+            joint_controller=params.joint_controller,
             controller_manager=params.controller_manager,
             hardware_component=params.hardware_component,
             error_recovery=params.error_recovery_action,
@@ -399,6 +500,10 @@ class BridgeNode(HilNode):
         bridge.refresh()
         if bridge.needs_compliance:
             Fiber(bridge.ensure_compliance(), self._report)
+        if bridge.recovery_is_due():
+            log = self.get_logger().warning
+            log(f"recovering from {', '.join(bridge.errors) or 'a reflex'} without being asked")
+            Fiber(bridge.recover_unasked(lambda _: None), self._recovered)
         if self._lockstep and self.active and bridge.state is None:
             Fiber(self._pacer.show(), self._ignore_absence)  # type: ignore[union-attr]
         if time.monotonic() - self._published > _AT_REST:
@@ -409,6 +514,9 @@ class BridgeNode(HilNode):
             holder=self.lease.name or self.lease.holder,
             compliance=bridge.preset,
             recoveries=bridge.recoveries,
+            recoveries_unasked=bridge.automatic.done,
+            reflexes=bridge.reflexes,
+            retreats=bridge.retreats,
             stop_latched=gate.latch.latched,
             **{f"commands.{code}": count for code, count in gate.counts.items()},
         )
@@ -420,6 +528,11 @@ class BridgeNode(HilNode):
     def _report(self, _: Any, error: Exception | None) -> None:
         if error is not None:
             self.fault(error)
+
+    def _recovered(self, outcome: Any, error: Exception | None) -> None:
+        self._report(outcome, error)
+        if outcome is not None and not outcome.ok:
+            self.get_logger().warning(f"recovery failed: {outcome.reason}")
 
     def _ignore_absence(self, _: Any, error: Exception | None) -> None:
         """No simulator yet: it is asked again."""

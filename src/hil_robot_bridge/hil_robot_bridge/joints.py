@@ -15,6 +15,9 @@ FR3_LOWER = (-2.7501, -1.7918, -2.9065, -3.0481, -2.8101, 0.54092, -3.0196)
 FR3_UPPER = (2.7501, 1.7918, 2.9065, -0.1458, 2.8101, 4.5205, 3.0196)
 """Upper joint limits of the FR3, rad."""
 
+FR3_HOME = (0.0, -0.785398, 0.0, -2.356194, 0.0, 1.570796, 0.785398)
+"""Franka's ready posture, rad."""
+
 
 class JointGuard:
     """Lets an arm with a joint near its limit only go back to where it was farther from it.

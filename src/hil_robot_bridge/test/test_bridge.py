@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 import hil_tasks
-from hil_robot_bridge.bridge import Bridge, Outcome
+from hil_robot_bridge.bridge import Bridge, MotionConfig, Outcome
 from hil_robot_bridge.drivers.base import DriverError, Health, RobotMode
 from hil_robot_bridge.fibers import Cancelled, Fiber, Promise
 from hil_robot_bridge.gate import Code, Command, Gate, GateConfig, Mode, Status
@@ -16,6 +16,7 @@ from hil_robot_bridge.latch import StopLatch
 from hil_robot_bridge.lease import Lease
 from hil_robot_bridge.limits import Limits
 from hil_robot_bridge.poses import RigidPose, distance, interpolate
+from hil_robot_bridge.recovery import AutomaticRecovery, RecoveryConfig, Trail
 from hil_robot_bridge.state import ArmState
 from hil_tasks.spec import ComplianceSpec
 
@@ -40,6 +41,7 @@ class FakeDriver:
         self.problem = ""
         self.gate_keeper: Promise[None] | None = None
         self.recovered = 0
+        self.joints: list[tuple[float, ...]] = []
 
     def connect(
         self, on_state: Callable[[ArmState], None], on_gripper_failure: Callable[[str], None]
@@ -65,6 +67,17 @@ class FakeDriver:
             raise DriverError(self.problem)
         self.presets.append(spec)
 
+    def watch(self) -> None:
+        raise AssertionError
+
+    async def move_joints(
+        self, q: Sequence[float], next_period: Callable[[], Awaitable[None]]
+    ) -> None:
+        await next_period()
+        if self.problem:
+            raise DriverError(self.problem)
+        self.joints.append(tuple(q))
+
     async def recover(self, stage: Callable[[str], None]) -> None:
         stage("one")
         if self.problem:
@@ -79,7 +92,9 @@ class FakeDriver:
 class World:
     """Bridge, arm and time; time goes on by `period`, or by the motions themselves."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, motion: MotionConfig | None = None, recovery: RecoveryConfig | None = None
+    ) -> None:
         self.driver = FakeDriver()
         limits = Limits.from_spec(SPEC)
         config = GateConfig("base", limits, SPEC.period, "fake", gripper=True)
@@ -95,12 +110,15 @@ class World:
             self.driver,
             self,
             lockstep=True,
+            config=motion,
+            recovery=recovery,
             on_change=self._changed,
             clock=lambda: self.wall,
         )
         self.stamp_ns = 1_000_000_000
         self.measured = START
         self.during: Callable[[], None] = lambda: None
+        self.force: Callable[[RigidPose], float] = lambda _: 0.0
         self.bridge.activate()
         self.bridge.on_state(ArmState(self.stamp_ns, START))
         self.gate.lease.acquire("me", "me", 1)
@@ -122,7 +140,12 @@ class World:
             self.measured = interpolate(self.measured, self.driver.sent[-1][1], 0.8)
         self.stamp_ns += round(self.period_s * 1e9)
         self.during()
-        self.bridge.on_state(ArmState(self.stamp_ns, self.measured))
+        self.show()
+
+    def show(self) -> None:
+        """The robot's state of now."""
+        wrench = (0.0, 0.0, self.force(self.measured), 0.0, 0.0, 0.0)
+        self.bridge.on_state(ArmState(self.stamp_ns, self.measured, wrench=wrench))
 
     def ready(self) -> None:
         assert self.run(self.bridge.ensure_compliance()) is None
@@ -319,3 +342,123 @@ def test_gripper_commands_reach_the_driver_once(world: World) -> None:
     world.bridge.on_command(world.command(1)._replace(gripper=-1))
     world.bridge.on_command(world.command(2)._replace(gripper=-1))
     assert world.driver.grips == [-1]
+
+
+REFLEX = Health(RobotMode.REFLEX, "reflex: look, then call recover", ("cartesian_reflex",))
+
+
+def pressed(recovery: RecoveryConfig | None = None) -> World:
+    """An arm that came down 3 cm onto something, and stopped by reflex there."""
+    world = World(recovery=recovery)
+    world.ready()
+    x, y, z = START.position
+    low = RigidPose((x, y, z - 0.03), START.quaternion)
+    assert world.run(world.bridge.move_to("me", low, 0.1, lambda _: None)).ok
+    world.force = lambda pose: 20.0 if pose.position[2] < z - 0.02 else 0.0
+    world.driver.state = REFLEX
+    world.show()
+    return world
+
+
+def test_recovery_leads_back_out_of_a_contact_along_the_way_it_came() -> None:
+    world = pressed()
+    stages: list[str] = []
+    outcome = world.run(world.bridge.recover(stages.append))
+    assert outcome.ok, outcome.reason
+    assert stages[-1] == "retreat"
+    x, y, z = START.position
+    assert world.measured.position[:2] == pytest.approx((x, y), abs=1e-3)
+    assert z - 0.021 < world.measured.position[2] < z - 0.01
+    bridge = world.bridge
+    assert (bridge.recoveries, bridge.retreats, bridge.reflexes) == (1, 1, 1)
+
+
+def test_recovery_that_does_not_come_free_says_so_and_stays() -> None:
+    world = pressed()
+    world.force = lambda _: 20.0
+    outcome = world.run(world.bridge.recover(lambda _: None))
+    assert not outcome.ok
+    assert "presses on something" in outcome.reason
+    assert world.bridge.retreats == 0
+    assert world.gate.lease.busy_with == ""
+
+
+def test_recovery_without_a_retreat_stays_where_it_is() -> None:
+    world = pressed(RecoveryConfig(retreat=0.0))
+    before = world.measured
+    assert world.run(world.bridge.recover(lambda _: None)).ok
+    assert distance(world.measured.position, before.position) < 1e-3
+
+
+def test_nothing_is_recovered_unasked_unless_configured() -> None:
+    world = pressed()
+    world.wall += 100.0
+    assert not world.bridge.recovery_is_due()
+
+
+def test_recovery_unasked_up_to_a_count_in_a_time() -> None:
+    world = pressed(RecoveryConfig(count=2, period=60.0, delay=0.5))
+    for _ in range(2):
+        world.driver.state = REFLEX
+        world.show()
+        assert not world.bridge.recovery_is_due()
+        world.wall += 0.6
+        assert world.bridge.recovery_is_due()
+        assert world.run(world.bridge.recover_unasked(lambda _: None)).ok
+    world.driver.state = REFLEX
+    world.show()
+    assert not world.bridge.recovery_is_due()
+    world.wall += 1.0
+    assert not world.bridge.recovery_is_due()
+    world.wall += 60.0
+    assert world.bridge.recovery_is_due()
+    assert world.bridge.automatic.done == 2
+
+
+@pytest.mark.parametrize("mode", [m for m in RobotMode if m != RobotMode.REFLEX])
+def test_only_a_reflex_is_recovered_unasked(mode: RobotMode) -> None:
+    automatic = AutomaticRecovery(RecoveryConfig(count=5))
+    assert not automatic.due(mode, 0.0)
+    assert not automatic.due(mode, 100.0)
+
+
+def test_the_stop_latch_keeps_from_recovering_unasked() -> None:
+    world = pressed(RecoveryConfig(count=2, delay=0.0))
+    assert world.bridge.recovery_is_due()
+    world.bridge.set_stop(True)
+    assert not world.bridge.recovery_is_due()
+
+
+def test_trail_forgets_what_was_no_motion() -> None:
+    trail = Trail(0.02, spacing=0.005)
+    for step in range(10):
+        trail.put(RigidPose((0.001 * 6 * step, 0.0, 0.0), START.quaternion))
+    back = trail.way_back(RigidPose((0.055, 0.0, 0.0), START.quaternion))
+    assert [pose.position[0] for pose in back] == pytest.approx([0.054, 0.048, 0.042, 0.036])
+    assert trail.way_back(RigidPose((0.3, 0.0, 0.0), START.quaternion)) == []
+    trail.put(RigidPose((0.3, 0.0, 0.0), START.quaternion))
+    assert len(trail.way_back(RigidPose((0.3, 0.0, 0.0), START.quaternion))) == 1
+
+
+def test_joint_reset_in_every_second_episode() -> None:
+    home = (0.0, -0.8, 0.0, -2.4, 0.0, 1.6, 0.8)
+    world = World(MotionConfig(joint_reset_every=2, joint_home=home))
+    world.ready()
+    for expected in (0, 1, 1, 2):
+        outcome = world.run(world.reset(0.01))
+        assert outcome.ok, outcome.reason
+        assert len(world.driver.joints) == expected
+    assert world.driver.joints[0] == home
+    assert world.bridge.preset == "policy"
+
+
+def test_joint_reset_that_fails_fails_the_reset() -> None:
+    world = World(MotionConfig(joint_reset_every=1, joint_home=(0.0,) * 7))
+    world.ready()
+    world.during = lambda: setattr(
+        world.driver, "problem", "joints blocked" if world.driver.presets[-1:] else ""
+    )
+    outcome = world.run(world.reset(0.01))
+    assert not outcome.ok
+    assert "joints blocked" in outcome.reason
+    assert world.gate.lease.busy_with == ""

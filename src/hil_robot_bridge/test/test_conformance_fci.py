@@ -17,7 +17,8 @@ import hil_tasks
 from hil_robot_bridge.drivers import fci_process
 from hil_robot_bridge.drivers.base import DriverError, RobotMode
 from hil_robot_bridge.drivers.conformance import DriverConformance, Rig
-from hil_robot_bridge.drivers.fci import Fci, FciConfig
+from hil_robot_bridge.drivers.fci import Fci
+from hil_robot_bridge.drivers.fci_process import FciConfig
 from hil_robot_bridge.fibers import Timeouts
 from hil_robot_bridge.poses import RigidPose, distance
 from hil_sim.fci.simulated_robot import SimulatedRobot, SimulatedRobotError, python

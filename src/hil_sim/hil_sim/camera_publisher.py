@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 import mujoco
 from builtin_interfaces.msg import Time
@@ -13,7 +14,14 @@ from hil_common import qos
 from hil_common.images import to_image
 from hil_sim.render import Renderer
 from hil_sim.urdf import optical_frame
-from hil_sim.world import World
+
+
+class Rendered(Protocol):
+    """What can be looked at: a model, its state, and the names of its cameras."""
+
+    model: mujoco.MjModel
+    data: mujoco.MjData
+    cameras: tuple[str, ...]
 
 
 class CameraPublisher:
@@ -28,7 +36,7 @@ class CameraPublisher:
         lock: held while the state is copied.
     """
 
-    def __init__(self, node: Node, world: World, size: int, lock: threading.RLock) -> None:
+    def __init__(self, node: Node, world: Rendered, size: int, lock: threading.RLock) -> None:
         self._node, self._world, self._size, self._lock = node, world, size, lock
         self._publishers = {
             name: node.create_publisher(Image, f"{name}/image", qos.IMAGE)

@@ -28,6 +28,7 @@ from hil_robot_bridge.poses import RigidPose, quaternion, vector3
 from hil_robot_bridge.state import ArmState
 from hil_tasks.spec import ComplianceSpec
 
+_HEARTBEAT = 0.02  # s
 _STATE_TIMEOUT = 0.2  # s
 _START_LIMIT = 10.0  # s until the process speaks
 _RESTART_DELAY = 1.0  # s
@@ -65,7 +66,7 @@ class Fci:
         self._end: Packets | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, tuple[Promise[Packet], Callable[[str], None]]] = {}
-        self._state_at = -math.inf
+        self._state_at = self._sent_at = -math.inf
         self._started_at = -math.inf
         self._absent = "the driver's process is starting"
         self._status: FrankaStatus | None = None
@@ -101,7 +102,8 @@ class Fci:
                 newest = packet
         if newest is not None:
             self._take(newest)
-        end.send({})
+        if self._clock() - self._sent_at > _HEARTBEAT:
+            self._send({})
         if end.closed:
             self._died()
 
@@ -221,6 +223,7 @@ class Fci:
 
     def _send(self, packet: Packet) -> None:
         if self._end is not None:
+            self._sent_at = self._clock()
             self._end.send(packet)
 
     def _take(self, packet: Packet) -> None:

@@ -257,11 +257,17 @@ class Arm:
                 "dq": _numbers(state.dq),
             },
             "mode": int(state.robot_mode.value),
-            "errors": [name for name in self._errors if getattr(state.current_errors, name)],
+            "errors": self._names_of(state),
             "success_rate": state.control_command_success_rate if controlled else 1.0,
             "controlled": controlled,
             "ready": controlled or (self.armed and self._impedance is None),
         }
+
+    def _names_of(self, state: Any) -> list[str]:
+        """Names of current errors; costly to read, so only where there can be some."""
+        if state.robot_mode in (self._franky.RobotMode.Move, self._franky.RobotMode.Idle):
+            return []
+        return [name for name in self._errors if getattr(state.current_errors, name)]
 
     def _frozen(self, state: Any) -> bool:
         """While franky controls, it shows the last state it got, however old that is."""
