@@ -103,10 +103,18 @@ class GraphCalls:
     def answer(self, question: str, choice: str) -> Promise:
         """Answer a question."""
         known = self._board.get(question)
-        if known is None:
+        asker = self._askers.get(known.node) if known else None
+        if asker is None:
             return done(Outcome(False, "this question is not open any more"))
-        request = AnswerPrompt.Request(id=question, choice=choice, by="console")
-        return self._call(self._asker(known.node), request)
+        return self._call(asker, AnswerPrompt.Request(id=question, choice=choice, by="console"))
+
+    def meet(self, asker: str) -> None:
+        """A node has asked something: its service will be needed. On the executor's thread."""
+        if asker in self._askers:
+            return
+        if len(self._askers) >= _KEPT_ASKERS:
+            self._node.destroy_client(self._askers.pop(next(iter(self._askers))))
+        self._askers[asker] = self._node.create_client(AnswerPrompt, f"{asker}/answer")
 
     def label(self, session: str, episode: int, success: bool) -> Promise:
         """Say whether an episode was a success."""
@@ -169,20 +177,13 @@ class GraphCalls:
         note.stamp = self._node.get_clock().now().to_msg()
         return self._call(self._annotations, Annotate.Request(annotation=note))
 
-    def _asker(self, node: str) -> Client:
-        if node not in self._askers:
-            if len(self._askers) >= _KEPT_ASKERS:
-                self._node.destroy_client(self._askers.pop(next(iter(self._askers))))
-            self._askers[node] = self._node.create_client(AnswerPrompt, f"{node}/answer")
-        return self._askers[node]
-
     def _call(
         self,
         client: Client,
         request: Any,
         judge: Callable[[Any], Outcome] | None = None,
     ) -> Promise:
-        if not client.service_is_ready() and not client.wait_for_service(0.5):
+        if not client.service_is_ready():
             return done(Outcome(False, f"{client.srv_name} is not there"))
         promise, judged = Promise(), judge or _judged
         future = client.call_async(request)

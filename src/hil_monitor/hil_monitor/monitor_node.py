@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,14 @@ from hil_monitor.graph_calls import GraphCalls
 from hil_monitor.params import MonitorParams
 from hil_monitor.recorder import EpisodeRing
 from hil_monitor.run_files import Episode, MetricsTail
-from hil_monitor.server import ConsoleServer, Parts
+from hil_monitor.server import ConsoleServer, Parts, ServerError
 from hil_monitor.session import ActorView, LearnerView, RobotView, Session
 
 TOKEN_VARIABLE = "HIL_CONSOLE_TOKEN"
 """Environment variable with the token of `network: lan`; in no file, on no command line."""
 _LOOK_EVERY = 0.1
 _CAMERAS_EVERY = 0.5
+_FILES_EVERY = 1.0
 _MODES = {
     RobotState.MODE_DISCONNECTED: "disconnected",
     RobotState.MODE_HOLD: "hold",
@@ -94,6 +96,7 @@ class MonitorNode(HilNode):
         self._own_timers = [
             self.every(_LOOK_EVERY, self._look),
             self.every(_CAMERAS_EVERY, self._cameras.look),
+            self.every(_FILES_EVERY, self._read_files),
         ]
         if self._device is not None:
             self._own_timers.append(self.every(1.0 / p.rest_rate_hz, self._device.rest))
@@ -145,10 +148,14 @@ class MonitorNode(HilNode):
             ring=self._ring,
             graph=self._calls,
             features=self._features,
-            refresh=self._read_files,
         )
-        host = "0.0.0.0" if lan else "127.0.0.1"
-        server = ConsoleServer(parts, self._access, host, self.params.port, tls)
+        make = partial(ConsoleServer, parts, self._access, "0.0.0.0" if lan else "127.0.0.1")
+        try:
+            server = make(self.params.port, tls)
+        except ServerError as error:
+            # The graph of somebody else on this machine; ours must not fail for it.
+            self.get_logger().warning(f"{error}; using another port")
+            server = make(0, tls)
         server.start()
         self._say_where(server, tls)
         return server
@@ -176,7 +183,7 @@ class MonitorNode(HilNode):
         return Path(self.params.run_folder).expanduser().absolute()
 
     def _read_files(self) -> None:
-        """On the server's thread, once a second while somebody looks."""
+        """What the learner has written since the last look."""
         if self._files is not None:
             news = self._files.read()
             self.session.saw_history(news.episodes, news.training)
@@ -226,6 +233,7 @@ class MonitorNode(HilNode):
         if message.state != Prompt.OPEN:
             self._board.close(message.id)
             return
+        self._calls.meet(message.node)
         age = (self.get_clock().now().nanoseconds - to_ns(message.header.stamp)) * 1e-9
         left = message.timeout - max(0.0, age)
         self._board.put(

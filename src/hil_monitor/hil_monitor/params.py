@@ -16,7 +16,9 @@ class MonitorParams(NodeParams):
         "localhost: this machine only; lan: every interface, with token and TLS",
         choices=("localhost", "lan"),
     )
-    port: int = param(8642, "of the web server; 0: any free one", low=0, high=65535)
+    port: int = param(
+        8642, "of the web server; where it is taken, or 0: any free one", low=0, high=65535
+    )
     run_folder: str = param(
         "", "of the run: curves of earlier processes, recorded pictures, the TLS certificate"
     )

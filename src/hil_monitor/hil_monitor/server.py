@@ -72,7 +72,6 @@ class Parts:
         ring: recorded episodes; None: nothing is recorded.
         graph: gets the commands.
         features: what can be done here.
-        refresh: called once a second while somebody looks, for what is read from files.
     """
 
     session: Session
@@ -83,7 +82,6 @@ class Parts:
     ring: EpisodeRing | None
     graph: Graph
     features: Callable[[], dict[str, Any]]
-    refresh: Callable[[], None]
 
 
 class _Guard:
@@ -297,7 +295,6 @@ class _Client:
             await self._send({"kind": "live", **parts.session.live(), **self._own()})
             if now >= next_slow:
                 next_slow = now + _SLOW_EVERY
-                parts.refresh()
                 await self._send(
                     {"kind": "slow", "features": parts.features(), **parts.session.slow()}
                 )
@@ -415,7 +412,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         made.close()
         raise ServerError(
-            f"the console cannot listen on {host}:{port} ({error.strerror}): "
-            "is another one running? set the parameter port of monitor (0: any free one)"
+            f"the console cannot listen on {host}:{port} ({error.strerror})"
         ) from error
     return made

@@ -34,6 +34,23 @@ _CODES = {
     "Shift": 16,
 }  # fmt: skip
 
+_STEADY = """
+async (selector) => {
+  const element = document.querySelector(selector);
+  const look = () => { const r = element.getBoundingClientRect(); return [r.x, r.y, r.width]; };
+  let before = null;
+  for (let same = 0; same < 5; ) {
+    element.scrollIntoView({ block: "center" });
+    await new Promise((next) => setTimeout(next, 20));
+    const now = look();
+    same = before && now.join() === before.join() ? same + 1 : 0;
+    before = now;
+  }
+  const r = element.getBoundingClientRect();
+  return [r.x + r.width / 2, r.y + r.height / 2];
+}
+"""
+
 
 class BrowserError(RuntimeError):
     """The page said no."""
@@ -137,12 +154,9 @@ class Tab:
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def _middle(self, selector: str) -> tuple[float, float]:
-        self.js(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
-        box = self.js(
-            f"(() => {{ const r = document.querySelector({selector!r}).getBoundingClientRect();"
-            " return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
-        return box[0], box[1]
+        """Where an element is, once it stays there."""
+        x, y = self.js(f"({_STEADY})({selector!r})")
+        return x, y
 
     def _key(self, kind: str, code: str) -> None:
         key = code.removeprefix("Key").lower() if code.startswith("Key") else code

@@ -64,7 +64,7 @@ class FakeConsole:
         """Serve it on a free port."""
         parts = Parts(
             self.session, self.board, self.device, self.frames, lambda: self.cameras, self.ring,
-            self.graph, lambda: self.features, lambda: None,
+            self.graph, lambda: self.features,
         )  # fmt: skip
         server = ConsoleServer(parts, access or Access(), "127.0.0.1", 0, certificate)
         server.start()

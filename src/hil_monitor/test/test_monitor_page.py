@@ -100,7 +100,7 @@ def busy(console: FakeConsole) -> None:
         session.saw_actor(ActorView("running", "train", "", "s", 3, step, 10 < step < 20))
     session.saw_robot(RobotView(mode="moving", force=3.5, compliance="policy"))
     session.saw_learner(LearnerView("peg", "training", updates=500, policy_version=7))
-    session.saw_health("/actor", 0, "ok", {"rate_hz": "10.0"})
+    session.saw_health("/hil_sim", 0, "ok", {"rate_hz": "10.0"})
     session.saw_health("/learner", 1, "slow disk", {})
     session.saw_history(
         [
@@ -249,8 +249,10 @@ def test_typing_in_a_field_is_no_shortcut_and_shortcuts_can_be_off(
     page.press("Delete")
     page.js("document.querySelector('#start-episodes').blur()")
     page.click("#shortcuts")
+    page.wait("!document.querySelector('#shortcuts').checked")
     page.press("Delete")
     page.click("#shortcuts")
+    page.wait("document.querySelector('#shortcuts').checked")
     page.press("KeyP")
     wait_for(lambda: console.graph.asked)
     assert console.graph.asked == [("set_pause", True)]
@@ -277,9 +279,9 @@ def test_tiles_run_and_age(page: Tab, console: FakeConsole) -> None:
     picture = encode(np.full((128, 128, 3), 90, np.uint8), 80, 640)
     wait_for(lambda: console.frames.watched)
     for _ in range(5):
+        before = page.js("hil.statistics().map((s) => s.frames)")
         for camera in console.cameras:
             console.frames.put(camera, picture, time.monotonic())
-        before = page.js("hil.statistics().map((s) => s.frames)")
         page.wait(f"hil.statistics().every((s, i) => s.frames > {before}[i])")
     page.wait("document.querySelectorAll('.tile.stale').length === 2")  # no more came
     assert page.js("hil.statistics().every((s) => s.age > 0.5)")

@@ -67,6 +67,7 @@ def run_checks(
         *_build_tools(machine),
         _software_gl(machine),
         _hidapi(machine),
+        _chromium(machine),
         _architecture(machine),
         *_resources(machine, folder),
     ]
@@ -133,6 +134,13 @@ def _hidapi(machine: Machine) -> Check:
     found = next((name for name in libraries if machine.loads(name)), None)
     text = found or "not found: a SpaceMouse cannot be read"
     return Check("hidapi", found is not None, text, ("libhidapi-hidraw0",), required=False)
+
+
+def _chromium(machine: Machine) -> Check:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    found = next((path for name in names if (path := machine.which(name))), None)
+    text = found or "not found: the console's page is not tested"
+    return Check("chromium", found is not None, text, ("chromium",), required=False)
 
 
 def _architecture(machine: Machine) -> Check:

@@ -173,8 +173,8 @@ function showLearner(learner) {
     ["env_steps", `${learner.env_steps}`],
     ["policy_version", `${learner.policy_version} (${t("acting")} ${newest?.actor.policy_version ?? "–"})`],
     ["policy_age", `${Math.round(learner.policy_age)} s`],
-    ["c_success", percent(learner.success_rate)],
-    ["c_intervention", percent(learner.intervention_rate)],
+    ["success", percent(learner.success_rate)],
+    ["driven", percent(learner.intervention_rate)],
   ]);
 }
 
@@ -207,7 +207,7 @@ function showNodes(nodes) {
     details.open = open.has(node.name);
     const values = Object.entries(node.values).map(([k, v]) => `${k}: ${v}`).join("; ");
     details.append(make("summary", t("details")), make("span", values));
-    row.append(make("b", node.name), make("span", `${t(`level_${node.level}`)}: ${text}`), details);
+    row.append(make("b", node.name), make("span", text === "ok" ? t("level_0") : `${t(`level_${node.level}`)}: ${text}`), details);
     return row;
   }));
 }

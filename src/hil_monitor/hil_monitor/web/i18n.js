@@ -96,6 +96,8 @@ const KNOWN_ZH = {
   "take the controls first": "请先取得控制", "another browser has the controls": "另一个浏览器正在控制",
 };
 
+const PATTERNS_ZH = [[/^(\S+) does not respond$/, "$1 无响应"], [/^(\S+) is not there$/, "$1 不存在"]];
+
 const ALL = { en: EN, zh: ZH };
 let chosen = stored() ?? (navigator.language.startsWith("zh") ? "zh" : "en");
 
@@ -118,7 +120,11 @@ export function t(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 }
 
-export const words = (text) => (chosen === "zh" ? KNOWN_ZH[text] ?? text : text);
+export function words(text) {
+  if (chosen !== "zh") return text;
+  if (text in KNOWN_ZH) return KNOWN_ZH[text];
+  return PATTERNS_ZH.reduce((known, [pattern, chinese]) => known.replace(pattern, chinese), text);
+}
 
 export function translate(root) {
   root.documentElement.lang = chosen === "zh" ? "zh-CN" : "en";
