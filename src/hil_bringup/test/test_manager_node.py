@@ -117,7 +117,9 @@ def test_held_node_waits_for_retry(ros: Ros, name: str) -> None:
 
 
 WORKER = """
+import signal
 import sys
+import threading
 
 from hil_common.lifecycle import HilNode
 from hil_common.run import main
@@ -126,6 +128,7 @@ class Worker(HilNode):
     def on_start(self):
         print("started", flush=True)
 
+signal.signal(signal.SIGUSR1, lambda *_: threading.Event().wait())  # as a dead-locked callback
 main(lambda: Worker(sys.argv[1]))
 """
 
@@ -165,7 +168,9 @@ def same_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("same_parent")
-def test_wedged_process_is_ended_with_its_stack(ros: Ros, name: str) -> None:
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGUSR1])
+def test_wedged_process_is_ended_with_its_stack(ros: Ros, name: str, how: signal.Signals) -> None:
+    """One that was stopped, which leaves the graph, and one that hangs, which stays in it."""
     watch = Watch(ros)
     manager = ros.start(
         ManagerNode, nodes=(f"/{name}",), heartbeat_limit_s=1.5, end_wedged_after_s=4.0
@@ -173,7 +178,7 @@ def test_wedged_process_is_ended_with_its_stack(ros: Ros, name: str) -> None:
     with worker_process(ros, name) as process:
         ros.wait_for(lambda: watch.ready)
         ros.wait_for(lambda: manager.plan.process(f"/{name}") == process.pid)
-        process.send_signal(signal.SIGSTOP)
+        process.send_signal(how)
         ros.wait_for(lambda: "not responding" in watch.status)
         _, errors = process.communicate(timeout=GENEROUS)
     assert process.returncode == -signal.SIGABRT
