@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,9 @@ from hil_tasks.spec import (
     TensorSpec,
     Workspace,
 )
-from hil_tasks.task import Observation, Outcome, Reading, Task, uniform
+from hil_tasks.task import Goals, Observation, Outcome, Reading, Task, uniform
+
+Tensors = Mapping[str, NDArray[Any]]
 
 GOAL = "goal"
 CENTRE = (0.5, 0.0, 0.25)
@@ -45,8 +48,7 @@ class Reach(Task):
     """Bring the tool centre point within a tolerance of the object "goal".
 
     Sparse reward: 1 and the end when reached. "achieved" and "desired" are the goal-conditioned
-    pair (positions relative to the workspace's centre); `goal_reward` judges such pairs, for
-    relabelling.
+    pair (positions relative to the workspace's centre); see `goals`.
     """
 
     name = "reach"
@@ -121,11 +123,25 @@ class Reach(Task):
         reached = distance <= self.params.tolerance
         return Outcome(float(reached), reached, reached)
 
-    def goal_reward(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.float32]:
-        """Reward (...,) of pairs of "achieved" and "desired" tensors (..., 3)."""
-        scale = self.spec.observation["achieved"].scale[0]
-        distance = np.linalg.norm(achieved - desired, axis=-1) * scale
-        return np.asarray(distance <= self.params.tolerance, dtype=np.float32)
+    def goals(self) -> Goals:
+        """Pairs of "achieved" and "desired", judged as in `reward`; distances in m."""
+        scale, tolerance = self.spec.observation["achieved"].scale[0], self.params.tolerance
+
+        def distance(achieved: Tensors, desired: Tensors) -> NDArray[Any]:
+            offset = achieved["achieved"] - desired["desired"]
+            return np.asarray(np.linalg.norm(offset, axis=-1) * scale)
+
+        def reached(achieved: Tensors, desired: Tensors) -> NDArray[np.bool_]:
+            return np.asarray(distance(achieved, desired) <= tolerance)
+
+        return Goals(
+            achieved=("achieved",),
+            desired=("desired",),
+            reward=lambda achieved, desired: reached(achieved, desired).astype(np.float32),
+            terminated=reached,
+            distance=distance,
+            tolerance=tolerance,
+        )
 
     def sample_start(self, rng: np.random.Generator) -> Pose:
         """Start near the workspace's centre, tool down."""

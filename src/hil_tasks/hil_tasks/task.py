@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -51,6 +51,32 @@ class Outcome:
     reward: float = 0.0
     terminated: bool = False
     success: bool = False
+
+
+GoalFunction = Callable[[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Goals:
+    """The goal of a goal-conditioned task, for hindsight replay: see hil_rl.goals.GoalTask.
+
+    The functions take name -> (n, ...) tensors as observed: the achieved parts of the state that
+    an action led to, and the desired parts.
+
+    Attributes:
+        achieved, desired: names of the tensors that belong together, in the same order.
+        reward: (n,) reward.
+        terminated: (n,) bool, the goal ends the episode.
+        distance: (n,) distance to the goal.
+        tolerance: distance at which the goal is reached.
+    """
+
+    achieved: tuple[str, ...]
+    desired: tuple[str, ...]
+    reward: GoalFunction
+    terminated: GoalFunction
+    distance: GoalFunction
+    tolerance: float
 
 
 class MissingObject(KeyError):
@@ -107,6 +133,13 @@ class Task(abc.ABC):
         Raises:
             MissingObject: an object is not in the reading.
         """
+
+    def goals(self) -> Goals | None:
+        """Goal, where reward and end follow from tensors of the observation; None: no such goal.
+
+        Must agree with `reward`, or hindsight teaches something else than the task.
+        """
+        return None
 
     @abc.abstractmethod
     def sample_start(self, rng: np.random.Generator) -> Pose:

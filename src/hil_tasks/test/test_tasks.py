@@ -71,14 +71,23 @@ def test_reach_reward_and_relabelling_agree():
     task = hil_tasks.load("reach")
     assert isinstance(task, Reach)
     goal = Pose(np.array([0.5, 0.05, 0.3]), tool_down())
-    for distance in (0.0, 0.014, 0.016, 0.1):
+    goals = task.goals()
+    distances = (0.0, 0.014, 0.016, 0.1)
+    observations, outcomes = [], []
+    for distance in distances:
         pose = Pose(goal.position + np.array([distance, 0.0, 0.0]), tool_down())
         reading = reading_at(pose, {"goal": goal})
-        outcome = task.reward(reading)
-        assert outcome.success == outcome.terminated == (distance <= 0.015)
-        observation = task.observe(reading)
-        relabelled = task.goal_reward(observation["achieved"], observation["desired"])
-        assert float(relabelled) == outcome.reward
+        outcomes.append(task.reward(reading))
+        assert outcomes[-1].success == outcomes[-1].terminated == (distance <= 0.015)
+        observations.append(task.observe(reading))
+    achieved, desired = (
+        {name: np.stack([seen[name] for seen in observations]) for name in names}
+        for names in (goals.achieved, goals.desired)
+    )
+    assert goals.reward(achieved, desired).tolist() == [each.reward for each in outcomes]
+    assert goals.terminated(achieved, desired).tolist() == [each.terminated for each in outcomes]
+    assert goals.distance(achieved, desired) == pytest.approx(distances, abs=1e-6)
+    assert hil_tasks.load("peg_insert").goals() is None
 
 
 def test_peg_reward_uses_the_truth_and_the_observation_only_the_estimate():
