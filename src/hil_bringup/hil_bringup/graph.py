@@ -263,12 +263,13 @@ _SIM_GLOBAL_NAMES = ("/hil_sim/advance", "/hil_sim/reset_world", "/clock", "/tf"
 
 def _sim_nodes(values: SimpleNamespace) -> tuple[Node, ...]:
     _check_actors(values)
-    learner = _learner(values, _task_parameters(values), values.pace)
+    task = _task_parameters(values)
+    learner = [_learner(values, task, values.pace)] if values.learner else []
     if values.actors == 1:
-        nodes = [*_sim_stack(values, "actor"), learner]
+        nodes = [*_sim_stack(values, "actor"), *learner]
     else:
         stacks = (_numbered_stack(values, n) for n in range(1, values.actors + 1))
-        nodes = [*(node for stack in stacks for node in stack), learner]
+        nodes = [*(node for stack in stacks for node in stack), *learner]
     return (*nodes, _manager(nodes))
 
 
@@ -363,6 +364,7 @@ _SIM = Graph(
             "simulated arms that feed one learner, each with its own simulator, bridge and "
             "operator; several are in the namespaces actor1, actor2, ...",
         ),
+        Argument("learner", True, "start the learner here; false: it is started elsewhere"),
         *_RUN,
     ),
     _sim_nodes,
