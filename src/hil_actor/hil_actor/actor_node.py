@@ -11,6 +11,8 @@ from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse
 from rclpy.action.server import ServerGoalHandle
+from rclpy.service import Service
+from std_srvs.srv import SetBool, Trigger
 
 from hil_actor.env import RobotEnv
 from hil_actor.insert_client import InsertClient
@@ -53,6 +55,7 @@ class _Parts:
     spool: Spool
     runner: EpisodeRunner
     servers: list[ActionServer]
+    services: list[Service]
 
 
 class ActorNode(HilNode):
@@ -135,7 +138,9 @@ class ActorNode(HilNode):
         env.poller.subscribe(LearnerStatus, "learner/status", self._on_status, qos.LATCHED)
         slot = PolicySlot(first, first.spaces, fingerprint, params.max_policy_bytes)
         runner = EpisodeRunner(env, recorder, slot, link, params.seed)
-        return _Parts(env, slot, link, client, spool, runner, self._action_servers())
+        return _Parts(
+            env, slot, link, client, spool, runner, self._action_servers(), self._own_services()
+        )
 
     def on_start(self) -> None:
         """Let the control loop run."""
@@ -171,6 +176,8 @@ class ActorNode(HilNode):
         parts.slot.close()
         for server in parts.servers:
             server.destroy()
+        for service in parts.services:
+            self.destroy_service(service)
         parts.env.close()
         parts.client.close()
 
@@ -247,6 +254,20 @@ class ActorNode(HilNode):
     def _on_idle_done(self, result: RunResult) -> None:
         if result.reason:
             self.get_logger().info(f"autostart episodes ended: {result.reason}")
+
+    def _set_pause(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        self._opened().runner.interference.pause(request.data)
+        response.success = True
+        return response
+
+    def _skip_episode(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        phase = self._opened().env.graph.announcement.phase
+        response.success = phase in ("running", "holding", "paused")
+        if response.success:
+            self._opened().runner.interference.skip()
+        else:
+            response.message = f"no episode is under way: {phase}"
+        return response
 
     # ------------------------------------------------------------------------------- policies
 
@@ -329,6 +350,12 @@ class ActorNode(HilNode):
                 _unused,
                 handle_accepted_callback=self.guard(self._accept_policy),
             ),
+        ]
+
+    def _own_services(self) -> list[Service]:
+        return [
+            self.serve(SetBool, "actor/set_pause", self._set_pause),
+            self.serve(Trigger, "actor/skip_episode", self._skip_episode),
         ]
 
     def _in_executor(self, callback: Callable[[], None]) -> None:

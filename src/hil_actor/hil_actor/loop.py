@@ -13,6 +13,7 @@ import numpy as np
 
 from hil_actor.env import RobotEnv, Transition
 from hil_actor.graph_io import GraphError, Stopped
+from hil_actor.interference import PAUSED, Interference
 from hil_actor.poller import Interrupted, never
 from hil_actor.recorder import Place, StepRecorder
 from hil_rl.policy import Policy
@@ -124,6 +125,7 @@ class EpisodeRunner:
         policies: where the policy comes from, at the start of every step.
         gate: what steps wait for.
         seed: of exploration.
+        interference: what a person asks for meanwhile.
     """
 
     def __init__(
@@ -133,8 +135,10 @@ class EpisodeRunner:
         policies: Policies,
         gate: Gate,
         seed: int = 0,
+        interference: Interference | None = None,
     ) -> None:
         self.env = env
+        self.interference = interference or Interference(env.poller.wake)
         self._recorder = recorder
         self._policies = policies
         self._gate = gate
@@ -162,6 +166,7 @@ class EpisodeRunner:
             while not _enough(request, totals):
                 if stopping():
                     raise Stopped
+                self._await_person()
                 summary, problem = self._episode(request, index, totals, stopping)
                 if summary.steps:
                     totals = totals.plus(summary)
@@ -191,6 +196,7 @@ class EpisodeRunner:
     ) -> tuple[Summary, str]:
         """One episode. Returns its summary, and why the graph broke it off or ""."""
         env = self.env
+        self.interference.begin_episode()
         rng = np.random.default_rng([self._seed, request.seed, index])
         try:
             env.reset(seed=episode_seed(request.seed, index))
@@ -203,6 +209,10 @@ class EpisodeRunner:
         try:
             while not (tally.terminated or tally.truncated or tally.interrupted):
                 self._await_gate(request.mode)
+                if self.interference.skipping:
+                    # As after a crash: the step whose outcome was not seen stays open.
+                    tally = replace(tally, interrupted=True)
+                    break
                 done, version = self._step(request.mode, rng)
                 last_allowed = 0 < request.max_steps <= totals.steps + tally.steps + 1
                 ended = done.terminated or done.truncated
@@ -236,11 +246,23 @@ class EpisodeRunner:
         return env.control(proposal), policy.version
 
     def _await_gate(self, mode: str) -> None:
-        gate, graph = self._gate, self.env.graph
-        if not gate.reason(mode):
+        person, gate, graph = self.interference, self._gate, self.env.graph
+
+        def reason() -> str:
+            if person.skipping:
+                return ""
+            return PAUSED if person.paused else gate.reason(mode)
+
+        if not reason():
             return
-        graph.pause(lambda: not gate.reason(mode), "paused", lambda: gate.reason(mode), hold=True)
+        graph.pause(lambda: not reason(), "paused", reason, hold=True)
         self.env.resume()
+
+    def _await_person(self) -> None:
+        """Between two episodes: nothing is reset while a person has paused."""
+        person = self.interference
+        if person.paused:
+            self.env.graph.pause(lambda: not person.paused, "paused", lambda: PAUSED)
 
 
 def episode_seed(seed: int, index: int) -> int:
