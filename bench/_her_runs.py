@@ -30,8 +30,8 @@ EVALUATION_SEED = 10_000
 REACH_EPISODES, REACH_PERIOD = 20, 250
 BITS_EPISODES, BITS_PERIOD = 50, 500
 
-# One critic: with -1 per step the minimum over two is too low where the goal was never reached, and
-# success spreads slowly (two: none after 1,000 steps). Little noise, as DDPG has.
+# One critic: with -1 per step the minimum over two is too low where the goal was never reached,
+# and success spreads slowly (two: none after 1,000 steps). Little noise, as DDPG has.
 REACH_AGENT = SACConfig(
     discount=0.95,
     learning_rate=2e-3,
