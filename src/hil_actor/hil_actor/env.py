@@ -388,7 +388,7 @@ class RobotEnv(gymnasium.Env[Observation, Action]):
             for plan, answer in zip(plans.values(), answers.values(), strict=True)
         )
         now = time.monotonic()
-        stamp = graph.advance(step_id, 1, view.stamp if moved else 0)
+        stamp = graph.advance(step_id, 1, view.stamp if moved else 0, view.stamp)
         if stamp <= view.stamp:
             raise GraphError("the simulator's time went back: it was restarted")
         graph.wait_state(stamp, now)

@@ -41,6 +41,8 @@ _MODES = {
 _LEASE_RETRY = 1.0
 # How long one message may be on its way in lockstep before it is asked for again (s).
 _RESEND_AFTER = 1.0
+# How long the simulator may take before it is asked again (s): longer than it waits itself.
+_ASK_AGAIN_AFTER = 3.0
 # A wait shorter than this is not worth a message (s).
 _SILENT_WAIT = 0.1
 # Between two looks at whether something that is awaited is there (s).
@@ -313,8 +315,17 @@ class Graph:
         """Answer per arm to the newest command."""
         return {arm: port.answer() for arm, port in self.ports.items()}
 
-    def advance(self, step_id: str, periods: int, target_stamp: int) -> int:
+    def advance(self, step_id: str, periods: int, target_stamp: int = 0, observed: int = 0) -> int:
         """Have the simulator carry out control periods; return the new stamp, ns.
+
+        What may be asked for twice is asked for until there is an answer: a step with an identity
+        is carried out once, and what was carried out must not get lost.
+
+        Args:
+            step_id: identity of the step; "" for none.
+            periods: control periods; 0: only publish again.
+            target_stamp: of the target_pose to apply first, ns; 0: none.
+            observed: stamp of the observation that the step starts from, ns; 0: none.
 
         Raises:
             GraphError: it refuses, or does not answer.
@@ -324,11 +335,28 @@ class Graph:
             owner=self.session,
             periods=periods,
             target_stamp=from_ns(target_stamp),
+            observed_stamp=from_ns(observed),
         )
-        response = self._call(self._advance, request)
+        repeatable = step_id or not periods
+        response = self._insist(request) if repeatable else self._call(self._advance, request)
         if not response.ok:
             raise GraphError(f"the simulator does not advance: {response.reason}")
         return to_ns(response.stamp)
+
+    def _insist(self, request: Advance.Request) -> Any:
+        """Ask the simulator until it answers, saying what is awaited."""
+        said = False
+        while True:
+            try:
+                self.poller.wait(self._advance.service_is_ready, _ASK_AGAIN_AFTER)
+                response = self.poller.call(self._advance, request, _ASK_AGAIN_AFTER)
+            except CallTimeout:
+                self._tell(f"an answer of {self._advance.srv_name}")
+                said = True
+                continue
+            if said:
+                self._tell("")
+            return response
 
     def recover(self) -> None:
         """Clear the errors of every arm that has some.
@@ -371,7 +399,7 @@ class Graph:
         """Wait for a state of after now."""
         now = time.monotonic()
         if self.lockstep:
-            self.wait_state(self.advance("", 1, 0), now)
+            self.wait_state(self.advance("", 1), now)
         elif not self.poller.wait(
             lambda: all(n.arrival > now and n.stamp >= since for n in self._sources()),
             self._params.answer_timeout_s,
@@ -435,7 +463,10 @@ class Graph:
     # -------------------------------------------------------------------------------- views
 
     def wait_state(self, stamp: int, since: float) -> None:
-        """Lockstep: wait for state, objects and frames of a stamp.
+        """Lockstep: wait for state, objects and frames of a stamp, saying what is awaited.
+
+        Time stands still meanwhile, so whoever was restarted can still show them: what the step
+        led to gets lost with the simulator only.
 
         Args:
             stamp: that `advance` returned, ns.
@@ -443,28 +474,30 @@ class Graph:
                 count: a simulator that was restarted gives stamps anew.
 
         Raises:
-            GraphError: they do not come, although asked for again.
+            GraphError: the simulator was restarted, or does not answer.
         """
         sources = self._sources()
 
         def complete() -> bool:
             return all(s.stamp >= stamp and s.arrival >= since for s in sources)
 
-        end = time.monotonic() + self._params.answer_timeout_s
+        said = ""
         while not self.poller.wait(complete, _RESEND_AFTER):
-            if time.monotonic() > end:
-                late = [
-                    name
-                    for name, n in self._named_sources()
-                    if n.stamp < stamp or n.arrival < since
-                ]
-                raise GraphError(f"no {', '.join(late)} of the new step")
-            self.advance("", 0, 0)
+            late = ", ".join(
+                name for name, n in self._named_sources() if n.stamp < stamp or n.arrival < since
+            )
+            if late != said:
+                self._tell(f"{late} of the new step")
+                said = late
+            if self.advance("", 0) < stamp:
+                raise GraphError("the simulator's time went back: it was restarted")
+        if said:
+            self._tell("")
 
     def refresh(self) -> None:
         """Lockstep: have the present state published again, for what changed without time."""
         if self.lockstep:
-            self.advance("", 0, 0)
+            self.advance("", 0)
 
     def view(self) -> View:
         """What is seen now.

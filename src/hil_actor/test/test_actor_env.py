@@ -23,6 +23,7 @@ from hil_actor.env import RobotEnv
 from hil_actor.graph_io import GraphError, Stopped
 from hil_actor.params import EnvParams
 from hil_actor.poller import CallTimeout, Interrupted
+from hil_common.conversions import to_ns
 from hil_interfaces.action import ResetEpisode
 from hil_interfaces.msg import CommandResult, RobotState
 from hil_interfaces.srv import Advance
@@ -166,6 +167,42 @@ def test_lost_state_is_asked_for_again(make):
     robot.lose_states = 1
     env.step(np.zeros(6, np.float32))
     assert [a.periods for a in robot.advances[-2:]] == [1, 0]
+
+
+def test_a_step_waits_for_a_bridge_that_shows_it_late(make):
+    """Longer than any single answer may take: what was carried out must not get lost."""
+    env, robot = make(answer_timeout_s=0.1)
+    env.reset(seed=0)
+    robot.lose_states = 3
+    told = []
+    env.graph._tell = told.append
+    done = env.control(np.zeros(6, np.float32))
+    assert done.flags == 0
+    assert told[0] == "robot_state, object_poses of the new step" and told[-1] == ""
+    assert [a.periods for a in robot.advances[-4:]] == [1, 0, 0, 0]
+
+
+def test_a_step_names_the_observation_it_starts_from(make):
+    env, robot = make()
+    env.reset(seed=0)
+    first = env.graph.stamp
+    env.step(np.zeros(6, np.float32))
+    env.step(np.zeros(6, np.float32))
+    steps = [a for a in robot.advances if a.step_id]
+    assert [to_ns(a.observed_stamp) for a in steps] == [first, first + robot.period_ns]
+
+
+def test_a_simulator_that_was_restarted_in_a_step_is_noticed(make):
+    env, robot = make()
+    env.reset(seed=0)
+    robot.lose_states = 1
+
+    def restart():
+        robot.on_advance = lambda: setattr(robot, "stamp", 1)
+
+    robot.on_advance = restart
+    with pytest.raises(GraphError, match="time went back"):
+        env.step(np.zeros(6, np.float32))
 
 
 def test_bridge_that_does_not_answer_is_named(make):

@@ -14,7 +14,7 @@ from rclpy.qos import qos_profile_sensor_data
 from rosgraph_msgs.msg import Clock
 
 import hil_tasks
-from hil_common.conversions import from_ns
+from hil_common.conversions import from_ns, to_ns
 from hil_common.lifecycle import HilNode
 from hil_common.params import NodeParams, param
 from hil_common.run import main as run
@@ -195,7 +195,7 @@ class SimNode(HilNode):
         refusal = self._refusal()
         known = self._carried_out.find(request.step_id)
         if not refusal and known is None:
-            refusal = self._carry_out(request)
+            refusal = self._elsewhere(request) or self._carry_out(request)
             known = self.stamp_ns
             if not refusal and request.periods:
                 self._carried_out.note(request.step_id, known)
@@ -203,9 +203,19 @@ class SimNode(HilNode):
         response.stamp = from_ns(known or 0)
         return response
 
+    def _elsewhere(self, request: Advance.Request) -> str:
+        """Why the step does not start from the present state; "" if it does."""
+        observed = to_ns(request.observed_stamp)
+        if observed in (0, self.stamp_ns):
+            return ""
+        return (
+            f"the step starts from an observation of {observed} ns, but it is {self.stamp_ns} ns "
+            "now: the simulator was restarted, or the bridge has moved the arm"
+        )
+
     def _carry_out(self, request: Advance.Request) -> str:
         """Apply the target, simulate, publish; returns why not, or ""."""
-        wanted = request.target_stamp.sec * 1_000_000_000 + request.target_stamp.nanosec
+        wanted = to_ns(request.target_stamp)
         try:
             target = self._target.wait(wanted, self.params.target_timeout)
         except TimeoutError as error:

@@ -124,11 +124,12 @@ class Bench:
             self.clients[name] = self.node.create_client(kind, name)
         return self.ros.call(self.clients[name], kind.Request(**fields))
 
-    def advance(self, step_id="", periods=1, target_stamp=0):
+    def advance(self, step_id="", periods=1, target_stamp=0, observed_stamp=0):
         return self.call(
             Advance,
             "hil_sim/advance",
             step_id=step_id,
+            observed_stamp=from_ns(observed_stamp),
             owner="test",
             periods=periods,
             target_stamp=from_ns(target_stamp),
@@ -288,6 +289,16 @@ def test_a_step_is_carried_out_once(bench):
     bench.advance()
     bench.advance()
     assert bench.sim.world.time_ns == 6 * PERIOD
+
+
+def test_a_step_from_another_state_is_refused(bench):
+    first = to_ns(bench.advance("actor/1", observed_stamp=FIRST_STAMP).stamp)
+    refused = bench.advance("actor/2", observed_stamp=first + PERIOD)  # of an earlier life
+    assert not refused.ok and "restarted" in refused.reason
+    assert bench.sim.world.time_ns == PERIOD
+    assert bench.advance("actor/2", observed_stamp=first).ok
+    again = bench.advance("actor/2", observed_stamp=first)
+    assert again.ok and bench.sim.world.time_ns == 2 * PERIOD
 
 
 def test_the_ledger_has_what_was_carried_out(ros, tmp_path):
