@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
     parser.add_argument("--control", type=int, required=True, help="file descriptor of a socket")
     parser.add_argument("--rate", type=float, default=30.0, help="snapshots per second")
-    parser.add_argument("--home", type=float, nargs=7, help="joint positions at the start, rad")
+    parser.add_argument("--home", help="seven joint positions at the start, rad, with commas")
     parser.add_argument("--enforce", action="store_true", help="the robot's limits abort motions")
     parser.add_argument(
         "--priority", type=int, default=0, help="real-time priority, as the robot has; 0: none"
@@ -256,7 +256,9 @@ def main() -> None:
         with suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(options.priority))
     if options.home:
-        mujoco_franka_sim.ARM_INITIAL_Q = np.array(options.home)
+        mujoco_franka_sim.ARM_INITIAL_Q = np.array(
+            [float(text) for text in options.home.split(",")]
+        )
     sim = TaskSim(options.model, enable_hand=True)
     server = TaskServer(
         host=options.host,

@@ -81,7 +81,7 @@ class SimulatedRobot:
         self._socket.setblocking(False)
         command = [str(python()), "-I", str(_SERVER), "--model", str(arm), "--host", host]
         command += ["--control", str(theirs.fileno()), "--priority", str(priority)]
-        command += ["--home", *map(str, home)] + ["--enforce"] * enforce
+        command += ["--home=" + ",".join(map(str, home))] + ["--enforce"] * enforce
         environment = {k: v for k, v in os.environ.items() if k not in _STRANGERS}
         environment["FRANKA_HAND_MJCF"] = str(hand)
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
