@@ -412,7 +412,56 @@ _REAL_FRANKA = Graph(
     _real_franka_nodes,
 )
 
-GRAPHS: dict[str, Graph] = {g.name: g for g in (_SIM, _REAL_FRANKA)}
+# --------------------------------------------------------------------------------------- fci_sim
+
+# An address of the loopback network of its own: the robot's ports are fixed.
+_FCI_SIM_HOST = "127.0.0.50"
+
+
+def _fci_sim_nodes(values: SimpleNamespace) -> tuple[Node, ...]:
+    task = _task_parameters(values)
+    robot = {"host": _FCI_SIM_HOST, "seed": values.seed}
+    driver: dict[str, ParameterValue] = {
+        "driver": "fci",
+        "fci_host": _FCI_SIM_HOST,
+        "fci_realtime": False,
+        "fci_priority": 10,
+    }
+    nodes = [
+        Node("hil_sim", "fci_sim_node", "hil_sim", parameters={**task, **robot}),
+        Node(
+            "hil_robot_bridge",
+            "bridge_node",
+            "robot_bridge",
+            parameters={**task, **driver, "pace": "realtime"},
+            uses=("hil_sim",),
+        ),
+        *_operator(values, task, "realtime"),
+        _actor(values, task, "realtime", ("robot_bridge", "learner", "hil_sim")),
+        _learner(values, task, "realtime"),
+        *_monitor(values, keep_episodes=0),
+    ]
+    return (*nodes, _manager(nodes))
+
+
+_FCI_SIM = Graph(
+    "fci_sim",
+    "the graph on a simulated Franka arm that speaks the robot's own protocol (franka-sim; needs "
+    "requirements-fci.txt, and requirements-fci-sim.txt in .venv-fci)",
+    (
+        *_TASK,
+        Argument(
+            "operator",
+            "scripted_expert",
+            "who may take over; joy: another node publishes joy; console: the web page",
+            ("scripted_expert", "spacemouse", "joy", "console", "none"),
+        ),
+        *_RUN,
+    ),
+    _fci_sim_nodes,
+)
+
+GRAPHS: dict[str, Graph] = {g.name: g for g in (_SIM, _REAL_FRANKA, _FCI_SIM)}
 
 
 def config_folder() -> Path:

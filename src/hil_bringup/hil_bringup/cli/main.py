@@ -109,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         ("up", "start a graph: up GRAPH key:=value ... (up alone lists them)", _module("up")),
         ("spool", "steps that wait on disk: spool list, spool import FILE", _spool),
         ("eval", "evaluate a checkpoint in simulation", _module("evaluate")),
+        ("robot", "a tool for the arm: robot TOOL (robot alone lists them)", _robot),
         ("bench", "run a benchmark: bench NAME [--json] (bench alone lists them)", _bench),
     ):
         add(name, text, run, needs_setup=True, passes_on=True)
@@ -152,6 +153,19 @@ def _bench(workspace: Workspace, options: argparse.Namespace) -> int:
 def _spool(workspace: Workspace, options: argparse.Namespace) -> int:
     _prepare(workspace, options)
     return _replace(workspace, ["-m", "hil_actor.spool_tool", *options.rest])
+
+
+_ROBOT_TOOLS = {"selftest": "hil_robot_bridge.selftest_main"}
+
+
+def _robot(workspace: Workspace, options: argparse.Namespace) -> int:
+    name, *rest = options.rest or [""]
+    if name not in _ROBOT_TOOLS:
+        wrong = f"no tool {name!r}; " if name else ""
+        print(f"{wrong}tools: {', '.join(_ROBOT_TOOLS)}", file=sys.stderr)
+        return 2 if name else 0
+    _prepare(workspace, options)
+    return _replace(workspace, ["-m", _ROBOT_TOOLS[name], *rest])
 
 
 def _module(name: str) -> Callable[[Workspace, argparse.Namespace], int]:
