@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -279,6 +280,40 @@ def test_all_later_states_are_drawn_and_open_episodes_are_used() -> None:
     assert drawn == {1: {2, 3, 4, 5}, 2: {3, 4, 5}, 3: {4, 5}, 4: {5}}
 
 
+@pytest.mark.parametrize("failed", [True, False])
+def test_an_end_that_the_goal_does_not_explain_stays(failed: bool) -> None:
+    store, last = EpisodeStore(SPACES, 100), 12
+    final = observation(last + 1)
+    for seq in range(1, last + 1):
+        step = make_step(seq, seq)
+        if seq == last:
+            if not failed:
+                for seen in (step.observation, final):
+                    seen["goal"], seen["opening_goal"] = final["place"], final["opening"]
+            step.terminated, step.final_observation = True, final
+        store.add(step)
+    Hindsight(task(), store, HindsightConfig(ratio=1.0, strategies={"random": 1.0}))
+    batch = store.sample(600, "all", np.random.default_rng(0))
+    far = (batch.step == last - 1) & (batch.reward == 0.0)
+    assert far.any()
+    assert (batch.mask[far] == (0.0 if failed else 1.0)).all()
+
+
+def test_overwritten_states_give_no_goals() -> None:
+    store, states = EpisodeStore(SPACES, 11), {"arm/a": 0, "left/a": 500}
+    Hindsight(task(), store, HindsightConfig(ratio=1.0, strategies={"episode": 1.0}))
+    rng = np.random.default_rng(0)
+    for seq in range(1, 41):
+        for stream in states:
+            states[stream] += 1
+            store.add(make_step(states[stream], seq, stream=stream))
+        if seq > 1:
+            batch = store.sample(32, "all", rng)
+            own, goals = batch.state[:, NUMBER], batch.state[:, GOAL][:, 0]
+            np.testing.assert_array_equal(goals > 500, own > 500)
+            assert (goals % 500 > seq - 6).all()
+
+
 def test_weights_of_a_mixture() -> None:
     store = stored(20, 20, 20)
     weights = {"future": 0.6, "episode": 0.3, "random": 0.1}
@@ -300,6 +335,30 @@ def test_storage_is_never_changed() -> None:
     after = store.gather(slots)
     for name, array in vars(before).items():
         np.testing.assert_array_equal(getattr(after, name), array)
+
+
+def test_sampling_while_another_thread_adds() -> None:
+    store = EpisodeStore(SPACES, 40)
+    hindsight = Hindsight(task(), store, HindsightConfig(ratio=1.0))
+    for seq in (1, 2):
+        store.add(make_step(seq, seq))
+    done = threading.Event()
+
+    def add() -> None:
+        for seq in range(3, 3000):
+            store.add(make_step(seq, seq))
+        done.set()
+
+    thread = threading.Thread(target=add)
+    rng = np.random.default_rng(0)
+    thread.start()
+    while not done.is_set():
+        batch = store.sample(16, "all", rng)
+        goals = batch.state[:, GOAL][:, 0]
+        assert (goals > batch.state[:, NUMBER]).all()
+        assert (goals < batch.state[:, NUMBER] + 40).all()
+        hindsight.explain(4, rng)
+    thread.join()
 
 
 def test_the_same_seed_gives_the_same_batch() -> None:
