@@ -1,9 +1,10 @@
 """The learner is killed and stays away while the robot works on in real time.
 
-The loop must not feel it (`outage.late_pct`: steps that ended late while the learner was away;
-`outage.rate_hz`: steps per second within episodes then), and everything must arrive afterwards
-(`outage.lost`, `outage.catch_up_s`: from the first sign of life of the new learner until it had
-every step that was taken until then).
+The loop must not feel it: `outage.late_pct` are the steps that ended late while the learner was
+away, to be compared with `outage.late_with_learner_pct`, before and after; `outage.rate_hz` are
+the steps per second within episodes while it was away. Everything must arrive afterwards:
+`outage.lost`, and `outage.catch_up_s` from the first sign of life of the new learner until it had
+every step that was taken until then.
 """
 
 from __future__ import annotations
@@ -106,8 +107,12 @@ def run(chosen: argparse.Namespace, report: Report) -> None:
         marks = client.marks()
     away = [m for m in marks if outage.killed_at < m.published < outage.started_at]
     late = sum(bool(mark.flags & Step.FLAG_LATE) for mark in away)
+    present = [m for m in marks if not outage.killed_at <= m.published <= outage.started_at]
+    late_present = sum(bool(mark.flags & Step.FLAG_LATE) for mark in present)
     intervals = step_intervals(away)
     report.add("outage.late_pct", share(late, len(away)), "%", len(away))
+    baseline = share(late_present, len(present))
+    report.add("outage.late_with_learner_pct", baseline, "%", len(present))
     report.add("outage.rate_hz", 1.0 / fmean(intervals), "Hz", len(intervals))
     report.add("outage.lost", taken - max(outage.stored, 0), "steps", taken)
     caught_up = (outage.caught_up_at - outage.alive_at) * 1e-9

@@ -299,6 +299,36 @@ def test_without_a_learner_the_actor_acts_until_the_spool_is_full(bench):
     assert [s.seq for s in learner.steps] == list(range(1, 11))
 
 
+def test_a_successor_sends_what_was_left_then_its_own(bench):
+    first = bench.start()
+    assert bench.run("train", 2).ok
+    sessions = [first.session]
+    first.trigger_shutdown()  # nobody took the steps
+    second = bench.start(robot=False)
+    sessions.append(second.session)
+    learner = bench.learner()
+    assert bench.run("train", 1).ok
+    bench.ros.wait_for(lambda: len(learner.steps) == 3 * EPISODE)
+    assert [(s.session, s.seq) for s in learner.steps] == [
+        (session, seq)
+        for session, count in zip(sessions, (2, 1), strict=True)
+        for seq in range(1, count * EPISODE + 1)
+    ]
+
+
+def test_steps_of_another_run_are_set_aside_and_told(bench):
+    first = bench.start()
+    assert bench.run("train", 1).ok
+    first.trigger_shutdown()
+    second = bench.start(robot=False, run_id="other")
+    learner = bench.learner(run_id="other")
+    assert bench.run("train", 1).ok
+    bench.ros.wait_for(lambda: len(learner.steps) == EPISODE)
+    assert {s.session for s in learner.steps} == {second.session}
+    (notice,) = second._parts.spool.notices
+    assert f"{EPISODE} steps of run run wait" in notice and "hil spool import" in notice
+
+
 def test_a_learner_of_another_run_stops_the_episode_with_the_reason(bench):
     bench.start()
     learner = bench.learner(run_id="other")
