@@ -1,4 +1,4 @@
-"""SIGKILL of a node during training: it comes back, training goes on, and the arm holds."""
+"""A node ends during training: it comes back, training goes on, and the arm holds."""
 
 import os
 import signal
@@ -26,6 +26,9 @@ learner:
 actor:
   ros__parameters:
     autostart_mode: train
+hil_manager:
+  ros__parameters:
+    end_wedged_after_s: 15.0
 """
 
 
@@ -36,8 +39,8 @@ class Run:
     graph: Graph
     watch: Watch
 
-    def kill(self, name: str) -> int:
-        """SIGKILL, and wait until a new process does the node's work.
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal, and wait until a new process does the node's work.
 
         Returns:
             How many robot states had come when the old process was gone.
@@ -45,7 +48,7 @@ class Run:
         graph, watch = self.graph, self.watch
         old = graph.pid(name)
         watch.ready = watch.ready and name != "hil_manager"
-        os.kill(old, signal.SIGKILL)
+        os.kill(old, number)
         graph.wait_for(lambda: graph.pid(name) != old, f"{name} to end")
         states = len(watch.robot_states)
         graph.wait_for(lambda: graph.pid(name) not in (0, old), f"{name} to be started again")
@@ -135,3 +138,24 @@ def test_killed_other(run: Run, name: str) -> None:
     """Simulator (its time begins anew), operator, manager: training goes on."""
     run.kill(name)
     run.trains_on()
+
+
+def test_interrupted_alone(run: Run) -> None:
+    """`kill -INT` restarts a node, although it ends in good order."""
+    run.kill("robot_bridge", signal.SIGINT)
+    run.trains_on()
+
+
+def test_wedged(run: Run) -> None:
+    """A process that runs without responding is told of, ended and started again."""
+    graph, watch = run.graph, run.watch
+    old = graph.pid("scripted_expert")
+    os.kill(old, signal.SIGSTOP)
+    graph.wait_for(lambda: f"process {old} runs" in watch.status, "the manager to notice")
+    graph.wait_for(lambda: graph.pid("scripted_expert") not in (0, old), "a new process")
+    graph.wait_for(lambda: watch.all_active(graph), "all nodes to be active again")
+    run.trains_on()
+    log = graph.folder / "run" / "log"
+    reports = [path.read_text() for path in log.glob("crash-scripted_expert-*.txt")]
+    (text,) = (each for each in reports if "was ended by SIGABRT" in each)
+    assert "Fatal Python error: Aborted" in text, "its stack"
