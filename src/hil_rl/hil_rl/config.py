@@ -55,6 +55,10 @@ DEVIATIONS: dict[str, str] = {
         "features of `VisionConfig.augmentations` shifts are computed once, when a frame arrives, "
         "and a sample draws one of them: the same computation, some hundred times less of it."
     ),
+    "bfloat16_products": (
+        "Where the CPU computes in bfloat16, products in hidden layers have bfloat16 operands while "
+        "training (`SACConfig.precision`); parameters, sums, LayerNorm and heads are float32."
+    ),
     "reduced_channels": (
         "HIL-SERL pools all channels of the backbone. Here they are reduced by a projection on "
         "the principal components of the first frames (`VisionConfig.channels`; 0: all)."
@@ -74,6 +78,8 @@ DEVIATIONS: dict[str, str] = {
     ),
 }
 """Deliberate differences from the published code: name -> reason."""
+
+PRECISIONS = ("auto", "float32", "bfloat16")
 
 _Config = TypeVar("_Config", bound="_Base")
 
@@ -144,6 +150,9 @@ class SACConfig(_Base):
             standardised inputs; HIL-SERL: 0. Without biases a Dense -> LayerNorm layer sees only
             the direction of its input; that is nearly all for raw inputs (far from zero) but
             discontinuous at the mean of standardised ones, so 1 belongs with `normalize`.
+        precision: of the products in hidden layers while training: "auto" (bfloat16 operands where
+            the CPU computes in it, twice as fast), "float32" or "bfloat16". Parameters, sums,
+            LayerNorm and heads are float32 in any case.
     """
 
     discount: float = 0.97
@@ -170,6 +179,7 @@ class SACConfig(_Base):
     normalize_min_std: float = 1e-3
     normalize_clip: float = 5.0
     input_bias: float = 0.0
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.discount < 1.0, f"discount {self.discount} is not in [0, 1)")
@@ -204,6 +214,9 @@ class SACConfig(_Base):
         _require(0.0 <= self.grasp_epsilon <= 1.0, "grasp_epsilon is a probability")
         _require(self.gradient_clip >= 0.0, "gradient_clip must be >= 0")
         _require(self.input_bias >= 0.0, "input_bias must be >= 0")
+        _require(
+            self.precision in PRECISIONS, f"precision {self.precision!r}, not one of {PRECISIONS}"
+        )
         _require(
             self.normalize_min_std > 0.0 and self.normalize_clip > 0.0,
             "normalize_min_std and normalize_clip must be > 0",
@@ -290,9 +303,6 @@ class VisionConfig(_Base):
     def trained(self) -> bool:
         """The convolutional layers are trained: images are stored, not features."""
         return self.backbone == "trained"
-
-
-PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True)

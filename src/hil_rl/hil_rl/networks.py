@@ -59,6 +59,16 @@ def _linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     return F.linear(x, w, b) if _onednn_linear is None else _onednn_linear(x, w, b)
 
 
+_LOW_PRECISION_ROWS = 64
+"""Smaller batches gain nothing, and acting agrees with `hil_rl.policy` to float32's rounding."""
+
+
+def _low_linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """`_linear` with bfloat16 operands; sums and result are float32."""
+    y = _linear(x.bfloat16(), w.bfloat16()).float()
+    return y if b is None else y.add_(b)
+
+
 def _by_layer(shape: MLPShape, tensors: Sequence[Any]) -> list[tuple[Layer, Sequence[Any]]]:
     """Split a flat list (the order of `MLPShape.parameters`) into that of each layer."""
     result, at = [], 0
@@ -104,12 +114,17 @@ def plain_mlp(
 
 
 class _FusedMLP(torch.autograd.Function):
-    """The same network as `plain_mlp`, float32 on the CPU, as one autograd node."""
+    """The same network as `plain_mlp`, float32 on the CPU, as one autograd node.
+
+    With `low`, products of the hidden layers have bfloat16 operands: a LayerNorm follows them, so
+    the rounding stays small. The head, whose outputs are values and actions, is always float32.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         shape: MLPShape,
+        low: bool,
         state: Tensor,
         embedding: Tensor | None,
         action: Tensor | None,
@@ -118,12 +133,14 @@ class _FusedMLP(torch.autograd.Function):
         xs = [*state] if state.dim() == 3 else [state]  # one per member, or one for all
         steps = []
         extra = [t for t in (embedding, action) if t is not None]
+        low = low and len(xs[0]) >= _LOW_PRECISION_ROWS
         for layer, (weight, bias, *affine) in _by_layer(shape, parameters):
             if layer.takes_extra and extra:
                 xs = [torch.cat([x, *extra], 1) for x in xs]
+            linear = _low_linear if low and layer.activated else _linear
             inputs, norms, ys = xs, [], []
             for e in range(layer.members):
-                y = _linear(inputs[e if len(inputs) > 1 else 0], weight[e], bias[e])
+                y = linear(inputs[e if len(inputs) > 1 else 0], weight[e], bias[e])
                 if affine:
                     z, scale, shift = y, affine[0][e], affine[1][e]
                     y, mean, rstd = torch.native_layer_norm(
@@ -134,14 +151,14 @@ class _FusedMLP(torch.autograd.Function):
                 ys.append(y)
             steps.append((inputs, norms, ys))
             xs = ys
-        ctx.shape, ctx.steps, ctx.stacked = shape, steps, state.dim() == 3
+        ctx.shape, ctx.steps, ctx.low, ctx.stacked = shape, steps, low, state.dim() == 3
         ctx.save_for_backward(*parameters)
         return torch.stack(xs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        _, need_state, need_embedding, need_action, *need = ctx.needs_input_grad
+        _, _, need_state, need_embedding, need_action, *need = ctx.needs_input_grad
         need_parameters = any(need)
         shape: MLPShape = ctx.shape
         layers = _by_layer(shape, ctx.saved_tensors)
@@ -152,6 +169,7 @@ class _FusedMLP(torch.autograd.Function):
         for i in reversed(range(len(layers))):
             layer, (weight, _, *affine) = layers[i]
             inputs, norms, ys = ctx.steps[i]
+            linear = _low_linear if ctx.low and layer.activated else _linear
             if affine:
                 dzs, d_affine = _norm_tanh_backward(dys, norms, ys, affine, need_parameters)
             else:
@@ -160,7 +178,7 @@ class _FusedMLP(torch.autograd.Function):
                 d_weight = torch.empty_like(weight)
                 for e, dz in enumerate(dzs):
                     x = inputs[e if len(inputs) > 1 else 0]
-                    d_weight[e] = _linear(dz.t(), x.t())
+                    d_weight[e] = linear(dz.t(), x.t())
                 result.append([d_weight, torch.stack([dz.sum(0) for dz in dzs]), *d_affine])
             else:
                 result.append([None] * (2 + len(affine)))
@@ -170,22 +188,22 @@ class _FusedMLP(torch.autograd.Function):
                 own -= shape.extra
                 start = own + shape.embedding
                 if need_embedding:
-                    d_embedding = _input_gradient(dzs, weight[:, :, own:start], 1)[0]
+                    d_embedding = _input_gradient(dzs, weight[:, :, own:start], 1, linear)[0]
                 if need_action:
-                    d_action = _input_gradient(dzs, weight[:, :, start:], 1)[0]
+                    d_action = _input_gradient(dzs, weight[:, :, start:], 1, linear)[0]
                 need_embedding = need_action = False
             if i > 0 and (need_parameters or need_state or need_embedding or need_action):
-                dys = _input_gradient(dzs, weight[:, :, :own], len(inputs))
+                dys = _input_gradient(dzs, weight[:, :, :own], len(inputs), linear)
             elif i > 0:
                 result += [[None] * len(tensors) for _, tensors in reversed(layers[:i])]
                 break
         d_state = None
         if need_state:
             inputs, weight = ctx.steps[0][0], layers[0][1][0]
-            d_states = _input_gradient(dzs, weight[:, :, : shape.inputs], len(inputs))
+            d_states = _input_gradient(dzs, weight[:, :, : shape.inputs], len(inputs), linear)
             d_state = torch.stack(d_states) if ctx.stacked else d_states[0]
         flat = [t for tensors in reversed(result) for t in tensors]
-        return None, d_state, d_embedding, d_action, *flat
+        return None, None, d_state, d_embedding, d_action, *flat
 
 
 def _norm_tanh_backward(
@@ -211,11 +229,13 @@ def _norm_tanh_backward(
     return dzs, [torch.stack(d_scale), torch.stack(d_shift)]
 
 
-def _input_gradient(dzs: list[Tensor], weight: Tensor, inputs: int) -> list[Tensor]:
+def _input_gradient(
+    dzs: list[Tensor], weight: Tensor, inputs: int, linear: Callable[[Tensor, Tensor], Tensor]
+) -> list[Tensor]:
     """Gradient per input: of every member, or the sum if they share one."""
     # A slice with gaps between its rows would take oneDNN's reference path, 1000 times slower.
     weight = weight.contiguous()
-    dxs = [_linear(dz, weight[e].t()) for e, dz in enumerate(dzs)]
+    dxs = [linear(dz, weight[e].t()) for e, dz in enumerate(dzs)]
     if inputs == len(dxs):
         return dxs
     for other in dxs[1:]:
@@ -230,10 +250,11 @@ def run_mlp(
     embedding: Tensor | None = None,
     action: Tensor | None = None,
     dropout: float = 0.0,
+    low: bool = False,
 ) -> Tensor:
     """The fastest way to the outputs (members, n, outputs); see `MLP.forward`."""
     if state.device.type == "cpu" and state.dtype == torch.float32 and not dropout:
-        result: Tensor = _FusedMLP.apply(shape, state, embedding, action, *parameters)
+        result: Tensor = _FusedMLP.apply(shape, low, state, embedding, action, *parameters)
         return result
     extra = [t for t in (embedding, action) if t is not None]
     return plain_mlp(shape, state, extra, parameters, dropout)
@@ -246,11 +267,18 @@ class MLP(nn.Module):
         shape: layer widths.
         rng: source of the initial values.
         input_bias: see `initial_parameters`.
+        low: hidden layers of large batches multiply in bfloat16 (CPU only).
     """
 
-    def __init__(self, shape: MLPShape, rng: np.random.Generator, input_bias: float = 0.0) -> None:
+    def __init__(
+        self,
+        shape: MLPShape,
+        rng: np.random.Generator,
+        input_bias: float = 0.0,
+        low: bool = False,
+    ) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.low = shape, low
         for name, value in initial_parameters(shape, rng, input_bias).items():
             self.register_parameter(name, nn.Parameter(torch.from_numpy(value)))
         self._in_order = tuple(self.parameters())  # walking the module takes a while
@@ -278,7 +306,7 @@ class MLP(nn.Module):
         parameters: Sequence[Tensor] = self._in_order
         if frozen:
             parameters = [p.detach() for p in parameters]
-        return run_mlp(self.shape, parameters, state, embedding, action, dropout)
+        return run_mlp(self.shape, parameters, state, embedding, action, dropout, self.low)
 
 
 class ImageEncoder(nn.Module):
@@ -287,11 +315,12 @@ class ImageEncoder(nn.Module):
     Args:
         shape: layer shapes.
         rng: source of the initial values.
+        low: as of `MLP`.
     """
 
-    def __init__(self, shape: VisionShape, rng: np.random.Generator) -> None:
+    def __init__(self, shape: VisionShape, rng: np.random.Generator, low: bool = False) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.low = shape, low
         for name, value in initial_embedding(shape, rng).items():
             self.register_parameter(name, nn.Parameter(torch.from_numpy(value)))
         named = dict(self.named_parameters())
@@ -315,7 +344,8 @@ class ImageEncoder(nn.Module):
         features = frames.reshape(n, s.cameras * s.channels, s.positions).float()
         pooled = torch.bmm(features.transpose(0, 1), self._kernel)
         pooled = pooled.view(s.cameras, s.channels, n, s.pooled).transpose(1, 2)
-        embedding = run_mlp(s.dense, self._dense, pooled.reshape(s.cameras, n, -1))
+        pooled = pooled.reshape(s.cameras, n, -1)
+        embedding = run_mlp(s.dense, self._dense, pooled, low=self.low)
         return embedding.transpose(0, 1).reshape(n, -1)
 
 
@@ -361,9 +391,10 @@ class Actor(nn.Module):
         std_max: float,
         rng: np.random.Generator,
         input_bias: float = 0.0,
+        low: bool = False,
     ) -> None:
         super().__init__()
-        self.net = MLP(shape, rng, input_bias)
+        self.net = MLP(shape, rng, input_bias, low)
         self._log_std_range = math.log(std_min), math.log(std_max)
 
     def forward(

@@ -43,7 +43,7 @@ from .optim import Adam
 from .policy import ActorArchitecture
 from .spaces import Array, SpaceError, Spaces
 from .store import Batch
-from .vision import FrameEncoder, shift_frames, vision_shape
+from .vision import FrameEncoder, shift_frames, uses_bfloat16, vision_shape
 from .vision import frame_encoder as make_frame_encoder
 
 
@@ -147,11 +147,12 @@ class SACAgent:
             members=c.ensemble,
         )
         shape, bias = self.architecture.actor_shape, c.input_bias
-        self.actor = Actor(shape, c.std_min, c.std_max, acting, bias)
-        self.critic = MLP(critic, other, bias)
+        low = uses_bfloat16(c.precision)
+        self.actor = Actor(shape, c.std_min, c.std_max, acting, bias, low)
+        self.critic = MLP(critic, other, bias, low)
         grasp = self.architecture.grasp_shape
-        self.grasp_critic = MLP(grasp, acting, bias) if grasp is not None else None
-        self.encoder = ImageEncoder(vision, acting) if vision is not None else None
+        self.grasp_critic = MLP(grasp, acting, bias, low) if grasp is not None else None
+        self.encoder = ImageEncoder(vision, acting, low) if vision is not None else None
         # softplus(raw) = temperature
         raw = c.temperature_init + math.log(-math.expm1(-c.temperature_init))
         self.raw_temperature = nn.Parameter(torch.tensor(raw))

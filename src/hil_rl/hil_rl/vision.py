@@ -109,6 +109,11 @@ def computes_in_bfloat16() -> bool:
     return any(check is not None and check() for check in checks)
 
 
+def uses_bfloat16(precision: str) -> bool:
+    """Whether a `precision` ("auto", "float32" or "bfloat16") means bfloat16 on this machine."""
+    return precision == "bfloat16" or (precision == "auto" and computes_in_bfloat16())
+
+
 def load_backbone(config: VisionConfig) -> Backbone:
     """A frozen backbone; loaded once per process.
 
@@ -129,8 +134,7 @@ def load_backbone(config: VisionConfig) -> Backbone:
 
 @functools.lru_cache(maxsize=4)
 def _load(name: str, weights: str, precision: str) -> Backbone:
-    lower = precision == "bfloat16" or (precision == "auto" and computes_in_bfloat16())
-    dtype = torch.bfloat16 if lower else torch.float32
+    dtype = torch.bfloat16 if uses_bfloat16(precision) else torch.float32
     try:
         if name == "efficientnet_lite0":
             tensors = _read(Path(weights) if weights else _lite0_file())

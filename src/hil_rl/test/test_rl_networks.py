@@ -79,6 +79,27 @@ def test_fused_network_equals_plain_torch(
         torch.testing.assert_close(a.double(), b, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_bfloat16_products_stay_close(name: str) -> None:
+    """Outputs and gradients of a large batch to some per cent; of a small one as without."""
+    shape = SHAPES[name]
+    net, given = network(shape), inputs(shape, 200)
+    results = []
+    for net.low in (False, True):
+        outputs = net(**given)
+        gradients = torch.autograd.grad(outputs.square().mean(), [*net.parameters()])
+        results.append((outputs.detach(), *gradients))
+    for i, (full, low) in enumerate(zip(*results, strict=True)):
+        assert low.dtype == torch.float32
+        tolerance = 0.1 if i else 0.02  # gradients are means of terms that cancel
+        assert (full - low).norm() <= tolerance * full.norm() + 1e-4
+    assert not torch.equal(results[0][0], results[1][0])
+    few = {kind: tensor[..., :5, :] for kind, tensor in given.items()}
+    got = net(**few)
+    net.low = False
+    assert torch.equal(got, net(**few))
+
+
 def test_frozen_network_gives_its_parameters_no_gradient() -> None:
     net, given = network(SHAPES["critic"]), inputs(SHAPES["critic"])
     action = given["action"].requires_grad_()
