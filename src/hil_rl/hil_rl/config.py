@@ -56,8 +56,9 @@ DEVIATIONS: dict[str, str] = {
         "and a sample draws one of them: the same computation, some hundred times less of it."
     ),
     "bfloat16_products": (
-        "Where the CPU computes in bfloat16, products in hidden layers have bfloat16 operands while "
-        "training (`SACConfig.precision`); parameters, sums, LayerNorm and heads are float32."
+        "Where the CPU computes in bfloat16, products in hidden layers have bfloat16 operands "
+        "while training (`SACConfig.precision`); parameters, sums, LayerNorm and heads are "
+        "float32."
     ),
     "reduced_channels": (
         "HIL-SERL pools all channels of the backbone. Here they are reduced by a projection on "
