@@ -1,8 +1,8 @@
 """The learning library: agents, networks, replay, checkpoints. No ROS.
 
 Modules that need only NumPy (so that an actor never imports torch): ``spaces``, ``config``,
-``store``, ``policy``, ``checkpoint``. Modules that need torch: ``networks``, ``sac``,
-``trainer``, ``bc``.
+``store``, ``features``, ``policy``, ``checkpoint``, ``her``. Modules that need torch:
+``networks``, ``vision``, ``sac``, ``trainer``, ``bc``.
 
 >>> from hil_rl.spaces import Spaces
 >>> from hil_rl.store import EpisodeStore
