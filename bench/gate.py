@@ -33,13 +33,13 @@ from hil_robot_bridge.joints import FR3_LOWER, FR3_UPPER, JointGuard
 from hil_robot_bridge.latch import StopLatch
 from hil_robot_bridge.lease import Lease
 from hil_robot_bridge.limits import Limits, box_excess
-from hil_robot_bridge.poses import Quaternion, RigidPose, Vector3
+from hil_robot_bridge.poses import RigidPose, quaternion, vector3
 from hil_robot_bridge.state import ArmState
 from hil_sim.world import World
 from hil_tasks.task import Task
 
 OWNER = "fuzz"
-BURST = 40  # commands between two states
+BURST = 100  # commands between two states
 TASK = "peg_insert"
 
 
@@ -72,7 +72,7 @@ class Fuzzer:
         if rng.random() < 0.01:
             self._push = rng.normal(size=3) * rng.choice([0.0, 0.01, 0.3])
         assert gate.target is not None and gate.newest_ns is not None
-        kind = rng.integers(12)
+        kind = int(rng.integers(12))
         position, q = np.array(gate.target.position), np.array(gate.target.quaternion)
         if kind < 6:
             position = position + self._push + rng.normal(size=3) * 0.01
@@ -98,8 +98,7 @@ class Fuzzer:
         elif kind == 11:
             frame = str(rng.choice(["base", "fr3_hand_tcp", ""]))
             seq = int(rng.integers(0, self._seq + 1))
-        where: Vector3 = tuple(map(float, position))
-        turn: Quaternion = tuple(map(float, q))
+        where, turn = vector3(position), quaternion(q)
         mode = int(rng.choice([Mode.IMPEDANCE] * 18 + [Mode.HOLD, Mode.WRENCH, 9]))
         return Command(owner, seq, max(0, stamp), frame, where, turn, mode)
 
