@@ -117,8 +117,7 @@ class Setting:
         overrides = {
             node: {
                 "ros__parameters": {
-                    name: str(folder / value) if value in list(self.files) else value
-                    for name, value in parameters.items()
+                    name: self._file(folder, value) for name, value in parameters.items()
                 }
             }
             for node, parameters in self.parameters.items()
@@ -126,6 +125,10 @@ class Setting:
         path = folder / "parameters.yaml"
         path.write_text(yaml.safe_dump(overrides))
         return task_file, {"params_file": str(path), **self.arguments}
+
+    def _file(self, folder: Path, value: Any) -> Any:
+        """Path of the file of that name; any other value as it is."""
+        return str(folder / value) if isinstance(value, str) and value in self.files else value
 
 
 @dataclass(frozen=True)

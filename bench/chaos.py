@@ -388,7 +388,10 @@ def soak(chosen: argparse.Namespace, report: Report) -> None:
         begun = time.monotonic()
         while (now := time.monotonic() - begun) < 60.0 * chosen.soak:
             for name, process in client.graph.processes().items():
-                rss, files = process.memory_info().rss / MEGABYTE, process.num_fds()
+                try:
+                    rss, files = process.memory_info().rss / MEGABYTE, process.num_fds()
+                except psutil.NoSuchProcess:
+                    continue
                 curves[name].append((rss, files))
                 note = {"s": now, "name": name, "rss_mb": rss, "fds": files}
                 print(json.dumps({**note, "steps": progress.total}), file=log, flush=True)
