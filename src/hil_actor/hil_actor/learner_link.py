@@ -97,6 +97,10 @@ class LearnerLink:
         blocked = self._store.blocked
         if blocked:
             return f"{blocked} ({sender.stalled})" if sender.stalled else blocked
+        if self._lockstep and self._store.committed < self._store.last_seq:
+            # So the actor's death costs the step under way at most, however fast steps come. In
+            # real time there is a control period for it, and the loop does not wait.
+            return "the disk, to write the last step"
         if not (self._lockstep and mode == "train"):
             return ""
         reason = self._throttle.reason(self._store.pending)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 
 from hil_actor.learner_link import LearnerLink
+from hil_actor.spool import Spool
 from hil_actor.spool_file import SpoolError
 from hil_actor.step_store import Stream
 from hil_actor.throttle import Progress, Throttle
@@ -145,6 +148,20 @@ def test_a_full_queue_and_a_refusing_learner_pause_every_mode(link):
     queue.acknowledge(2)
     made.sender.refused = "this is run x"
     assert "this is run x" in made.reason("evaluate")
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_in_lockstep_a_step_waits_until_the_last_one_is_on_disk(link, lockstep):
+    made, queue, _ = link("given", lockstep=lockstep)
+    queue.append(b"x")
+    assert not made.reason("demo")
+    other = sqlite3.connect(queue.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # the writer waits for this lock
+    Spool.append(queue, b"y")
+    assert bool(made.reason("demo")) == lockstep
+    other.execute("ROLLBACK")
+    other.close()
+    assert queue.settle(20.0) and not made.reason("demo")
 
 
 def test_only_training_in_lockstep_is_throttled(link):
