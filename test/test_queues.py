@@ -25,6 +25,7 @@ BOUNDS = {
     "hil_learner/training.py: self._requests": "service calls under way, one per actor, and one "
     "renumbering per policy that an actor refused",
     "hil_learner/learner.py: self._samples": "one per 0.1 s of _RATE_WINDOW",
+    "hil_robot_bridge/recovery.py: self._times": "count recoveries per period, then none is made",
     "hil_sim/fci/server.py: self.requests": "emptied in every period; its sender waits for each",
 }
 """File: variable -> what bounds it."""
