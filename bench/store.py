@@ -9,7 +9,8 @@ Measured on a sample and scaled:
 * `store.resident_gb_200k`: memory that the process gained while the store was filled and sampled
   until its pages had been touched. Most of it are mapped pages, which the kernel may take back.
 * `store.bag_gb_200k`: the images in the step log. Rendered frames of an expert's episodes, each
-  step compressed on its own as the log does it.
+  step compressed on its own as the log does it. Real cameras are noisy and compress less:
+  `store.bag_raw_gb_200k`, the size of the pixels, is the upper bound.
 """
 
 from __future__ import annotations
@@ -116,6 +117,8 @@ def main() -> None:
     report.add("store.resident_gb_200k", resident * scale, "GB", options.steps)
     bag = bag_bytes(options.frames, options.seed) * TARGET / GB
     report.add("store.bag_gb_200k", bag, "GB", options.frames)
+    pixels = sum(int(np.prod(shape)) for shape in SPACES.images.values())
+    report.add("store.bag_raw_gb_200k", pixels * TARGET / GB, "GB", 1)
 
 
 if __name__ == "__main__":
