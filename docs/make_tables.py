@@ -95,6 +95,7 @@ COMPANIONS: dict[str, str] = {
     "controller_manager": "controllers and hardware component of ros2_control",
     "action_server": "error recovery of franka_hardware",
     "service_server": "settings of franka_hardware, accepted only while the robot is idle",
+    "joint_trajectory_controller": "joint motions of a joint reset",
     "franka_gripper": "the hand",
 }
 """Further nodes in the process of hil_sim: what franka_ros2 and ros2_control offer on a robot."""
@@ -131,6 +132,8 @@ TOPICS: dict[str, dict[str, str]] = {
     "Robot (published by hil_sim, or by franka_ros2, ros2_control and crisp_controllers)": {
         "target_pose": "target of the impedance controller, from the bridge only: the controller "
         "ignores a topic with two publishers",
+        "joint_trajectory_controller/joint_trajectory": "joint positions to go to in a joint "
+        "reset; taken only while that controller is active",
         "current_pose": "measured pose of the tool centre point (crisp's pose broadcaster)",
         "current_twist": "measured twist of it (crisp's twist broadcaster)",
         "franka_robot_state_broadcaster/robot_state": "franka_ros2's state: mode, errors, success "

@@ -26,6 +26,7 @@ from hil_bringup.arguments import split
 from hil_bringup.cli.main import _parser
 from hil_bringup.graph import GRAPHS
 from hil_learner.episodes import Episode
+from hil_robot_bridge import selftest_main
 from hil_tasks.peg_insert import PegInsertParams
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,6 +168,9 @@ def check_hil(words: list[str]) -> None:
         demo.parse(rest)
     elif options.command == "eval":
         evaluate.parse(rest)
+    elif options.command == "robot":
+        assert rest[0] == "selftest"
+        selftest_main.parse(rest[1:])
     elif options.command == "bench" and rest:
         assert (ROOT / "bench" / f"{rest[0]}.py").is_file()
     elif options.command != "test":
