@@ -112,6 +112,12 @@ class EpisodeStatistics:
             running.interrupted = True
             self._finish(stream)
 
+    def on_success(self, stream: str, episode: int, success: bool) -> None:
+        """Correct a recent episode: a person said afterwards whether it succeeded."""
+        for each in (*self.recent, *self.evaluated):
+            if (each.stream, each.episode) == (stream, episode):
+                each.success = success
+
     def rates(self) -> Rates:
         """Rates over the newest training episodes."""
         return rates(self.recent)

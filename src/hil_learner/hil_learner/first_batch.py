@@ -40,7 +40,7 @@ class MeteredStore(EpisodeStore):
     arrive, an update has to be due, and chance has to pick the step.
 
     Args:
-        spaces, capacity: see `EpisodeStore`.
+        spaces, capacity, successful_demos: see `EpisodeStore`.
         clock: steady, s.
 
     Attributes:
@@ -49,15 +49,19 @@ class MeteredStore(EpisodeStore):
     """
 
     def __init__(
-        self, spaces: Spaces, capacity: int, clock: Callable[[], float] = time.monotonic
+        self,
+        spaces: Spaces,
+        capacity: int,
+        clock: Callable[[], float] = time.monotonic,
+        successful_demos: bool = True,
     ) -> None:
-        super().__init__(spaces, capacity)
+        super().__init__(spaces, capacity, successful_demos=successful_demos)
         self.metering = False
         self._clock = clock
         self._meter = threading.Lock()
         self._waiting: dict[int, tuple[str, int, float]] = {}
         """Slot -> stream, seq, when it was stored."""
-        self._seen: deque[FirstBatch] = deque(maxlen=_LARGEST_BACKLOG)
+        self._noted: deque[FirstBatch] = deque(maxlen=_LARGEST_BACKLOG)
         self._recent: deque[float] = deque(maxlen=_WINDOW)
 
     def add(self, step: Step) -> int:
@@ -82,8 +86,8 @@ class MeteredStore(EpisodeStore):
     def take_first_batches(self) -> list[FirstBatch]:
         """What was noted since the last call, oldest first."""
         with self._meter:
-            taken = list(self._seen)
-            self._seen.clear()
+            taken = list(self._noted)
+            self._noted.clear()
         return taken
 
     def first_batch_figures(self) -> dict[str, float]:
@@ -103,5 +107,5 @@ class MeteredStore(EpisodeStore):
             for slot in self._waiting.keys() & set(slots.tolist()):
                 stream, seq, stored = self._waiting.pop(slot)
                 waited = self._clock() - stored
-                self._seen.append(FirstBatch(stream, seq, waited, time.time()))
+                self._noted.append(FirstBatch(stream, seq, waited, time.time()))
                 self._recent.append(waited)

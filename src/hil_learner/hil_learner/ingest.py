@@ -2,17 +2,19 @@
 
 For every (actor, session) of the run only the step after the last one is stored. A repeat is
 acknowledged and ignored, a gap is refused with the number that is wanted, and a step of another
-run or specification, or a malformed one, is refused with the reason. New steps pass through the
-log before they reach the store and before they are acknowledged.
+run or specification, or a malformed one, is refused with the reason. New steps and annotations
+pass through the log before they reach the store and before they are acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
+from hil_learner.annotations import Annotation, AnnotationError, Kind, decode
+from hil_learner.mcap_file import Entry
 from hil_learner.records import (
     FLAG_DEMO,
     FLAG_EVALUATION,
@@ -25,6 +27,10 @@ from hil_learner.records import (
 from hil_rl.store import Step
 
 MAX_SESSIONS = 10_000
+
+STEP_TOPIC = "/step"
+ANNOTATION_TOPIC = "/annotation"
+UPDATES_TOPIC = "/learner/updates"
 
 
 class Status(IntEnum):
@@ -59,29 +65,30 @@ class Request:
     steps: Sequence[tuple[int, Any]] = ()
 
 
-@dataclass(frozen=True)
-class Record:
-    """An accepted step: its bytes as they came, and decoded."""
-
-    data: bytes
-    step: Step
-
-
 class StepLog(Protocol):
-    """Keeps accepted steps beyond the life of this process, in the order of acceptance."""
+    """Keeps what was accepted beyond the life of this process, in the order of acceptance."""
 
-    def append(self, records: Sequence[Record]) -> None:
-        """Return when the records are safe; raise OSError to have them sent again."""
+    def append(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """Return when the (topic, data) are safe; raise OSError to have them sent again."""
 
-    def replay(self) -> Iterator[bytes]:
-        """Every step that was appended, as it was serialized, oldest first."""
+    def replay(self) -> Iterator[Entry]:
+        """Everything that was appended, oldest first."""
 
 
 class Store(Protocol):
-    """The part of `hil_rl.store.EpisodeStore` that ingestion writes to."""
+    """What ingestion writes to; see `hil_learner.annotations.AnnotatedStore`."""
 
     def add(self, step: Step) -> Any:
         """Store a step."""
+
+    def known(self, identifier: str) -> bool:
+        """An annotation of this id was applied."""
+
+    def check(self, annotation: Annotation) -> None:
+        """Raise AnnotationError for what cannot be applied."""
+
+    def annotate(self, annotation: Annotation) -> None:
+        """Apply an annotation."""
 
 
 class Observer(Protocol):
@@ -119,6 +126,7 @@ class Counters:
     demo_steps: int = 0
     evaluation_steps: int = 0
     intervened_steps: int = 0
+    annotations: int = 0
     repeats: int = 0
     refused: int = 0
 
@@ -127,6 +135,14 @@ class Ingest:
     """Judges requests and moves new steps through the log into the store.
 
     Everything belongs to one thread; `counters` may be read from any.
+
+    Args:
+        decoder: of steps.
+        store: what they are written to.
+        log: what they pass through first.
+        decode_annotation: bytes -> hil_interfaces/Annotation; wanted if the log has annotations.
+        observers: hear of every step.
+        max_steps: of one request.
     """
 
     def __init__(
@@ -135,15 +151,19 @@ class Ingest:
         store: Store,
         *,
         log: StepLog | None = None,
+        decode_annotation: Callable[[bytes], Any] | None = None,
         observers: Iterable[Observer] = (),
         max_steps: int = 2000,
     ) -> None:
         self.spec = decoder.spec
+        self.log_problem = ""
+        """Why the log did not take the newest records; empty when it did."""
         self.busy_reason = ""
         """Not empty: nothing is stored now, and why."""
         self._decoder = decoder
         self._store = store
         self._log = log
+        self._decode_annotation = decode_annotation
         self._observers = tuple(observers)
         self._max_steps = max_steps
         self.counters = Counters()
@@ -157,17 +177,32 @@ class Ingest:
             OSError: the log cannot be read.
         """
         replayed = 0
-        for data in self._log.replay() if self._log is not None else ():
-            identity, step = self._decoder.decode_stored(data)
-            session = self._session(identity.actor_id, identity.session) or Session()
-            if identity.seq != session.last_seq + 1:
-                raise RecordError(
-                    f"log: {identity.stream} has step {identity.seq} after {session.last_seq}"
-                )
-            session.advance(step)
-            self._take(identity.actor_id, identity.session, [step], session)
-            replayed += 1
+        for entry in self._log.replay() if self._log is not None else ():
+            if entry.topic == STEP_TOPIC:
+                self._replay_step(entry.data)
+                replayed += 1
+            elif entry.topic == ANNOTATION_TOPIC and self._decode_annotation is not None:
+                self._replay_annotation(self._decode_annotation, entry.data)
         return replayed
+
+    def _replay_annotation(self, deserialize: Callable[[bytes], Any], data: bytes) -> None:
+        try:
+            annotation = decode(deserialize(data))
+            self._store.check(annotation)
+        except Exception as error:  # the middleware's errors have no common base
+            raise RecordError(f"log: annotation: {error}") from error
+        self._apply(annotation)
+
+    def _replay_step(self, data: bytes) -> None:
+        identity, step = self._decoder.decode_stored(data)
+        session = self._session(identity.actor_id, identity.session) or Session()
+        if identity.seq != session.last_seq + 1:
+            raise RecordError(
+                f"log: {identity.stream} has step {identity.seq} after {session.last_seq}, "
+                f"wanted {session.last_seq + 1}: a file of the log is missing or was changed"
+            )
+        session.advance(step)
+        self._take(identity.actor_id, identity.session, [step], session)
 
     def last_seq(self, actor_id: str, session: str) -> int:
         """Number of the last stored step of a session; 0 if there is none."""
@@ -209,7 +244,7 @@ class Ingest:
         if session is None:
             return self._refuse(request, Status.BUSY, f"{MAX_SESSIONS} sessions are in use")
         ahead = Session(**vars(session))
-        records: list[Record] = []
+        records: list[tuple[bytes, Step]] = []
         refusal: tuple[Status, str] | None = None
         for seq, data in request.steps:
             if 0 < seq <= ahead.last_seq:
@@ -220,11 +255,10 @@ class Ingest:
                 break
         if records:
             try:
-                if self._log is not None:
-                    self._log.append(records)
-            except OSError as error:
-                return self._refuse(request, Status.BUSY, f"log: {error}")
-            self._take(request.actor_id, request.session, [r.step for r in records], ahead)
+                self._append([(STEP_TOPIC, data) for data, _ in records])
+            except OSError:
+                return self._refuse(request, Status.BUSY, self.log_problem)
+            self._take(request.actor_id, request.session, [s for _, s in records], ahead)
         if refusal is not None:
             return self._refuse(request, *refusal)
         return self._answer(request, Status.OK, "")
@@ -238,7 +272,7 @@ class Ingest:
         return Session()
 
     def _judge(
-        self, request: Request, ahead: Session, seq: int, data: Any, records: list[Record]
+        self, request: Request, ahead: Session, seq: int, data: Any, records: list[Any]
     ) -> tuple[Status, str] | None:
         """Decode the step into `records` and move `ahead`, or return why not."""
         if seq < 1:
@@ -255,7 +289,7 @@ class Ingest:
             _check_order(ahead, step)
         except RecordError as error:
             return Status.MALFORMED, f"step {seq}: {error}"
-        records.append(Record(raw, step))
+        records.append((raw, step))
         ahead.advance(step)
         return None
 
@@ -292,6 +326,56 @@ class Ingest:
         else:
             counters.env_steps += 1
             counters.intervened_steps += step.intervened
+
+    def annotate(self, message: Any, data: bytes) -> str:
+        """Log and apply an annotation; return why not, or "" if it stands in the log.
+
+        message: hil_interfaces/Annotation. data: its serialization.
+        """
+        try:
+            annotation = decode(message)
+            if self._store.known(annotation.id):
+                return ""
+            self._check(annotation)
+            if self.busy_reason:
+                return self.busy_reason
+            self._append([(ANNOTATION_TOPIC, data)])
+        except AnnotationError as error:
+            return str(error)
+        except OSError:
+            return self.log_problem
+        self._apply(annotation)
+        return ""
+
+    def _append(self, records: Sequence[tuple[str, bytes]]) -> None:
+        if self._log is None:
+            return
+        try:
+            self._log.append(records)
+            self.log_problem = ""
+        except OSError as error:
+            self.log_problem = f"the log to be written: {error}"
+            raise
+
+    def _apply(self, annotation: Annotation) -> None:
+        self._store.annotate(annotation)
+        self.counters.annotations += 1
+
+    def _check(self, annotation: Annotation) -> None:
+        """Refuse what is not about an episode that this run has."""
+        if annotation.run_id != self.spec.run_id:
+            raise AnnotationError(f"run_id: this learner trains run {self.spec.run_id!r}")
+        session = self._sessions.get(annotation.actor_id, {}).get(annotation.session)
+        if session is None:
+            raise AnnotationError("session: no step of this actor and session is stored")
+        if annotation.kind != Kind.UNDO and annotation.episode > session.episode:
+            raise AnnotationError(
+                f"episode: {annotation.episode}, the newest of the session is {session.episode}"
+            )
+        is_open = session.open and annotation.episode == session.episode
+        if annotation.kind in (Kind.LABEL, Kind.VETO) and is_open:
+            raise AnnotationError(f"episode: {annotation.episode} has not ended")
+        self._store.check(annotation)
 
     def _refuse(self, request: Request, status: Status, reason: str) -> Answer:
         self.counters.refused += 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Any
 import torch
 
 import hil_tasks
-from hil_learner import curves, metrics
+from hil_learner import curves, messages, metrics
+from hil_learner.annotations import AnnotatedStore
 from hil_learner.episodes import EpisodeStatistics, rates
 from hil_learner.first_batch import MeteredStore
 from hil_learner.ingest import Answer, Ingest, Request
@@ -27,11 +27,11 @@ from hil_learner.params import LearnerParams
 from hil_learner.progress import ActorView, Progress
 from hil_learner.records import RecordDecoder, RecordSpec
 from hil_learner.run_folder import RunFolder, RunIdentity, new_run_id
-from hil_learner.step_log import StepFile
+from hil_learner.step_bag import StepBag
 from hil_learner.training import Training, TrainingEvents, TrainingOptions
 from hil_rl.sac import SACAgent
 from hil_rl.spaces import Spaces
-from hil_rl.store import Step
+from hil_rl.store import EpisodeStore, Step
 from hil_rl.trainer import Trainer
 
 _RATE_WINDOW = 5.0
@@ -63,24 +63,23 @@ class Learner:
 
     Args:
         params: see `LearnerParams`.
-        deserialize: bytes -> hil_interfaces/Step.
         events: what the owner wants to hear of training; `on_metrics` is taken.
         spec: specification of the steps; None: that of the task in `params`.
 
     Raises:
-        RunFolderError, ResumeError, StepLogError, RecordError: the run folder cannot be used.
+        RunFolderError, ResumeError, BagError, RecordError: the run folder cannot be used.
         ParameterError, hil_tasks.UnknownTask, hil_tasks.OverrideError: wrong parameters.
     """
 
     def __init__(
         self,
         params: LearnerParams,
-        deserialize: Callable[[bytes], Any],
         events: TrainingEvents,
         spec: RecordSpec | None = None,
     ) -> None:
         torch.set_num_threads(params.torch_threads)
-        agent_config, trainer_config = params.agent_config(), params.trainer_config()
+        params.agent_config()  # wrong settings are told before anything is opened
+        params.trainer_config()
         if spec is None:
             spec = record_spec(load_task(params).spec, params.run_id)
         self.params = params
@@ -93,28 +92,34 @@ class Learner:
         self._env_steps = _Rate()
         self._closed = False
         try:
-            self._open(agent_config, trainer_config, deserialize, events)
+            self._open(events)
         except BaseException:
             self.folder.close()
             raise
 
-    def _open(
-        self, agent_config: Any, trainer_config: Any, deserialize: Any, events: TrainingEvents
-    ) -> None:
+    def _open(self, events: TrainingEvents) -> None:
         params, spec = self.params, self.spec
-        agent = SACAgent(spec.spaces, agent_config, params.seed)
-        self.store = MeteredStore(spec.spaces, params.capacity)
+        self.store = MeteredStore(
+            spec.spaces, params.capacity, successful_demos=params.successful_demos
+        )
         self.statistics = EpisodeStatistics(on_episode=lambda _: None)
         versions = _NewestVersion()
-        self._log = StepFile(self.folder.steps, spec.max_bytes, fsync=params.durability == "fsync")
+        self._log = StepBag(
+            self.folder.steps,
+            messages.topics(),
+            split_bytes=params.log_split_mb * 2**20,
+            fsync=params.durability == "fsync",
+        )
         self.ingest = Ingest(
-            RecordDecoder(spec, deserialize),
-            self.store,
+            RecordDecoder(spec, messages.decode_step),
+            AnnotatedStore(self.store, self.statistics.on_success),
             log=self._log,
+            decode_annotation=messages.decode_annotation,
             observers=(self.statistics, versions),
             max_steps=params.max_insert_steps,
         )
         self.replayed = self.ingest.replay()
+        self.log_notes = self._log.notes
         self.store.metering = True
         self.metrics = Metrics(
             self.folder.metrics, self.folder.tensorboard if params.tensorboard else None
@@ -123,6 +128,7 @@ class Learner:
         events.on_metrics = self._on_metrics
         options = TrainingOptions(
             fingerprint=spec.fingerprint,
+            task=spec.task,
             checkpoints=self.folder.checkpoints,
             publish_period=params.publish_period_updates,
             checkpoint_period=params.checkpoint_period,
@@ -131,8 +137,14 @@ class Learner:
             min_demo_steps=params.min_demo_steps,
             nice=params.training_nice,
         )
-        trainer = Trainer(agent, self.store, trainer_config, params.seed)
-        self.training = Training(trainer, options, events, seen_version=versions.newest)
+        trainer = make_trainer(params, spec, self.store)
+        self.training = Training(
+            trainer,
+            options,
+            events,
+            seen_version=versions.newest,
+            log=messages.UpdateRecorder(self._log),
+        )
         self.resumed_updates = self.training.restore()
         self.metrics.start(self.ingest.counters.env_steps, self.training.updates)
         self.training.start()
@@ -145,7 +157,12 @@ class Learner:
         answer = self.ingest.insert(request)
         if answer.last_seq != before:
             self.training.notify()
+        self.training.hold(self.ingest.log_problem)
         return answer
+
+    def annotate(self, message: Any, data: bytes) -> str:
+        """Take an annotation in, see `Ingest.annotate`."""
+        return self.ingest.annotate(message, data)
 
     # -------------------------------------------------------------------------------- views
 
@@ -239,8 +256,10 @@ class Learner:
             self.draw()
         finally:
             self.metrics.close()
-            self._log.close()
-            self.folder.close()
+            try:
+                self._log.close()
+            finally:
+                self.folder.close()
 
     def _on_metrics(self, updates: int, env_steps: int, figures: Any) -> None:
         extra = {
@@ -285,6 +304,16 @@ def record_spec(task: hil_tasks.TaskSpec, run_id: str) -> RecordSpec:
         arms=len(task.arms),
         unused={camera: (frame, "uint8") for camera in task.cameras},
     )
+
+
+def make_trainer(params: LearnerParams, spec: RecordSpec, store: EpisodeStore) -> Trainer:
+    """Return an untrained agent with its training loop.
+
+    Raises:
+        ParameterError: wrong settings.
+    """
+    agent = SACAgent(spec.spaces, params.agent_config(), params.seed)
+    return Trainer(agent, store, params.trainer_config(), params.seed)
 
 
 class _NewestVersion:

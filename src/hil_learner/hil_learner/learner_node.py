@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-from rclpy.serialization import deserialize_message
+from rclpy.serialization import serialize_message
 from rclpy.task import Future
 from rich.console import Console
 from std_srvs.srv import Trigger
@@ -18,8 +18,8 @@ from std_srvs.srv import Trigger
 from hil_common import qos
 from hil_common.lifecycle import HilNode
 from hil_common.run import main as run
-from hil_interfaces.msg import LearnerStatus, Step
-from hil_interfaces.srv import InsertSteps
+from hil_interfaces.msg import LearnerStatus
+from hil_interfaces.srv import Annotate, InsertSteps
 from hil_learner.ingest import Answer, Request, Status
 from hil_learner.learner import Learner
 from hil_learner.learner import Status as LearnerState
@@ -78,13 +78,14 @@ class LearnerNode(HilNode):
         events = TrainingEvents(
             on_policy=self._on_policy, on_progress=self._on_progress, on_fault=self.fault
         )
-        self.learner = Learner(self.params, lambda data: deserialize_message(data, Step), events)
+        self.learner = Learner(self.params, events)
         self._say_opened(self.learner)
         self._view = None
         if self.params.progress != "none":
             self._view = ProgressView(Console(), self.params.progress_period_s)
         self._own_services = [
             self.create_service(InsertSteps, "learner/insert_steps", self._insert_steps),
+            self.create_service(Annotate, "learner/annotate", self._annotate),
             self.create_service(Trigger, "learner/save", self._save, callback_group=self._alone),
         ]
         self._own_timers = [
@@ -150,6 +151,19 @@ class LearnerNode(HilNode):
         response.run_id = learner.spec.run_id
         response.last_seq = answer.last_seq
         response.wanted_seq = answer.wanted_seq
+        return response
+
+    def _annotate(
+        self, request: Annotate.Request, response: Annotate.Response
+    ) -> Annotate.Response:
+        annotation = request.annotation
+        response.reason = self._opened().annotate(annotation, serialize_message(annotation))
+        response.accepted = not response.reason
+        kind, author = annotation.kind, annotation.author[:64]
+        if response.accepted:
+            self.get_logger().info(f"annotation of kind {kind} by {author}")
+        else:
+            self.get_logger().warning(f"annotation by {author} refused: {response.reason}")
         return response
 
     def _note_refusal(self, actor_id: str, answer: Answer) -> None:
@@ -290,6 +304,8 @@ class LearnerNode(HilNode):
     def _say_opened(self, learner: Learner) -> None:
         log = self.get_logger()
         log.info(f"run {learner.spec.run_id} in {learner.folder.path}")
+        for note in learner.log_notes:
+            log.warning(f"log: {note}")
         if learner.replayed:
             log.info(f"read {learner.replayed} steps of the run from its log")
         if learner.resumed_updates is not None:

@@ -26,6 +26,9 @@ class LearnerParams(NodeParams):
         "what an acknowledged step survives: a killed process, or a power loss (fsync; slower)",
         choices=("process", "fsync"),
     )
+    log_split_mb: int = param(
+        256, "MB after which the log goes on in another file", low=1, high=65536
+    )
 
     task: str = param("peg_insert", "name of the task")
     task_file: str = param("", "YAML file of the task with overrides; used instead of task")
@@ -66,6 +69,10 @@ class LearnerParams(NodeParams):
     )
     capacity: int = param(
         200_000, "steps that the store holds; the oldest are overwritten", low=2, high=100_000_000
+    )
+
+    successful_demos: bool = param(
+        True, "train on demonstrations that ended with success, and on those that a person keeps"
     )
 
     publish_period_updates: int = param(50, "updates between two policies", low=0, high=1_000_000)
@@ -120,7 +127,7 @@ class LearnerParams(NodeParams):
             ParameterError: unknown preset or setting, or an impossible value.
         """
         try:
-            return SACConfig.preset(self.preset, **_assignments(self.agent))
+            return SACConfig.preset(self.preset, **assignments(self.agent))
         except (ValueError, TypeError) as error:
             settings = f"preset {self.preset!r}, agent {list(self.agent)}"
             raise ParameterError(f"{settings}: {error}") from error
@@ -146,8 +153,12 @@ class LearnerParams(NodeParams):
             raise ParameterError(str(error)) from error
 
 
-def _assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse name=value pairs; values are YAML."""
+def assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse name=value pairs; values are YAML.
+
+    Raises:
+        ValueError: a text is not such a pair.
+    """
     values: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -1,7 +1,7 @@
 """The folder of one training run.
 
 runs/<run_id>/config.yaml           identity, parameters, versions
-/steps.log             every accepted step, in order
+/steps/                every accepted step and annotation, in order: a rosbag2 bag
 /checkpoints/          what a restart continues from
 /tensorboard/
 /metrics.jsonl         one line per episode and per metrics period
@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import yaml
 
+_MAX_CONFIG = 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -56,7 +57,7 @@ class RunFolder:
         """The run was begun by an earlier learner."""
         self._lock = lock
         self.config = path / "config.yaml"
-        self.steps = path / "steps.log"
+        self.steps = path / "steps"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
         self.metrics = path / "metrics.jsonl"
@@ -109,8 +110,8 @@ class RunFolder:
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         values = yaml.safe_load(yaml.safe_dump(dict(parameters)))
         if self.existed:
-            content = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-            before = content.get("parameters", {})
+            content = _read(self.config)
+            before = content["parameters"]
             changed = {k: v for k, v in values.items() if before.get(k) != v}
             content.setdefault("continued", []).append({"time": now, "changed": changed})
         else:
@@ -120,13 +121,27 @@ class RunFolder:
         os.replace(temporary, self.config)
 
 
-def _check_identity(config: Path, identity: RunIdentity) -> None:
+def _read(config: Path) -> dict[str, Any]:
+    """Return what `RunFolder` wrote, with the types that it has.
+
+    Raises:
+        RunFolderError: it is damaged.
+    """
     try:
+        if config.stat().st_size > _MAX_CONFIG:
+            raise RunFolderError(f"{config}: larger than {_MAX_CONFIG} bytes")
         content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise RunFolderError(f"{config}: {error}") from error
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
         raise RunFolderError(f"{config}: not a run's configuration")
+    if not isinstance(content.get("continued", []), list):
+        raise RunFolderError(f"{config}: continued is not a list")
+    return content
+
+
+def _check_identity(config: Path, identity: RunIdentity) -> None:
+    content = _read(config)
     for name in ("run_id", "task", "fingerprint"):
         found, expected = content.get(name), getattr(identity, name)
         if found != expected:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hil_learner.publisher import Policy
 from hil_rl import checkpoint
@@ -26,8 +26,21 @@ from hil_rl.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
+_MAX_REQUESTS = 100
+_RETRY_AFTER = 2.0
+"""Seconds until a checkpoint that the disk did not take is tried again."""
 _IDLE_AFTER = 5.0
 """Seconds without an update after which a trainer that could train is said to wait."""
+
+
+class UpdateLog(Protocol):
+    """Keeps which updates were made, and what they were made from."""
+
+    def note_update(self, number: int, seen: int) -> None:
+        """Update `number` was made on revision `seen` of the store."""
+
+    def flush(self) -> int:
+        """Write what was noted; return the number of records in the log. May raise OSError."""
 
 
 class ResumeError(RuntimeError):
@@ -44,6 +57,7 @@ class TrainingOptions:
 
     fingerprint: str
     checkpoints: Path
+    task: str = ""
     publish_period: int = 50
     checkpoint_period: int = 5000
     checkpoints_kept: int = 5
@@ -73,8 +87,10 @@ class Training:
         options: TrainingOptions,
         events: TrainingEvents | None = None,
         seen_version: int = 0,
+        log: UpdateLog | None = None,
     ) -> None:
         """seen_version: highest policy version that any stored step was taken with."""
+        self._log = log
         self._trainer = trainer
         self._options = options
         self._events = events or TrainingEvents()
@@ -86,6 +102,8 @@ class Training:
         self._running = False
         self._closing = False
         self._fault = ""
+        self._held = ""
+        self._disk = ""
         self._requests: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._sums: defaultdict[str, list[float]] = defaultdict(list)
         self._last_update = 0.0
@@ -119,6 +137,8 @@ class Training:
 
     def waiting_for(self) -> str:
         """What keeps training from happening, in words; empty while it happens."""
+        if self._held or self._disk:
+            return self._held or self._disk
         missing = self._options.min_demo_steps - self._trainer.store.counts.demo
         if missing > 0:
             return f"demonstrations: {missing} of {self._options.min_demo_steps} steps missing"
@@ -173,6 +193,14 @@ class Training:
         if self._thread.is_alive():
             self.submit(lambda: None).result()
 
+    def hold(self, reason: str) -> None:
+        """Make no update while `reason` is not empty: it is what is waited for."""
+        if reason == self._held:
+            return
+        with self._changed:
+            self._held = reason
+            self._changed.notify()
+
     def notify(self) -> None:
         """Steps have arrived: updates may be due."""
         with self._changed:
@@ -182,8 +210,9 @@ class Training:
         """Have `work` done on the training thread between two updates."""
         future: Future[Any] = Future()
         with self._changed:
-            if self._closing:
-                future.set_exception(RuntimeError("the learner is closing"))
+            if self._closing or len(self._requests) >= _MAX_REQUESTS:
+                reason = "the learner is closing" if self._closing else "too many requests wait"
+                future.set_exception(RuntimeError(reason))
                 return future
             self._requests.append((work, future))
             self._changed.notify()
@@ -225,7 +254,7 @@ class Training:
             _set_nice(self._options.nice)
         while True:
             with self._changed:
-                self._changed.wait_for(self._wanted)
+                self._changed.wait_for(self._wanted, _RETRY_AFTER if self._disk else None)
                 request = self._requests.popleft() if self._requests else None
                 if request is None and self._closing:
                     return
@@ -233,7 +262,10 @@ class Training:
                 _carry_out(*request)
                 continue
             try:
-                self._update()
+                if self._disk:
+                    self._try_checkpoint()
+                else:
+                    self._update()
             except Exception as error:
                 self._fail(error)
 
@@ -241,19 +273,24 @@ class Training:
         return bool(self._requests or self._closing or (self._running and self._due()))
 
     def _due(self) -> bool:
+        if self._held or self._disk:
+            return False
         enough = self._trainer.store.counts.demo >= self._options.min_demo_steps
         return enough and self._trainer.updates_due() > 0
 
     def _update(self) -> None:
         metrics = self._trainer.step()
         self._last_update = time.monotonic()
-        for name, value in metrics.items():
-            self._sums[name].append(value)
+        if self._log is not None:
+            self._log.note_update(self._trainer.updates, self._trainer.seen)
         updates, options = self._trainer.updates, self._options
+        if options.metrics_period:
+            for name, value in metrics.items():
+                self._sums[name].append(value)
         if options.publish_period and updates % options.publish_period == 0:
             self._publish()
         if options.checkpoint_period and updates % options.checkpoint_period == 0:
-            self._checkpoint()
+            self._try_checkpoint()
         if options.metrics_period and updates % options.metrics_period == 0:
             self._report()
         self._events.on_progress()
@@ -268,14 +305,28 @@ class Training:
         self._published_updates = self._trainer.updates
         self._events.on_policy(Policy(version, self._options.fingerprint, digest, data))
 
+    def _try_checkpoint(self) -> None:
+        """Write a checkpoint; while the disk does not take it, training waits."""
+        try:
+            self._checkpoint()
+        except OSError as error:
+            if not self._disk:
+                _log.error("no checkpoint: %s", error)
+            self._disk = f"the checkpoint to be written: {error}"
+        else:
+            self._disk = ""
+
     def _checkpoint(self) -> Path:
         arrays, state = self._trainer.state()
         counts = self._trainer.store.counts
+        records = self._log.flush() if self._log is not None else 0
         meta = {
             "fingerprint": self._options.fingerprint,
+            "task": self._options.task,
             "policy_version": self._version,
             "env_steps": counts.online,
             "demo_steps": counts.demo,
+            "log_records": records,
             "trainer": state,
         }
         updates, kept = self._trainer.updates, self._options.checkpoints_kept

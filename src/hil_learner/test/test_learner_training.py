@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -12,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rclpy.serialization import deserialize_message
 
 from hil_common.params import ParameterError
-from hil_interfaces.msg import Step as StepMessage
+from hil_learner import learner as learner_module
 from hil_learner.ingest import Request, Status
-from hil_learner.learner import Learner, record_spec
+from hil_learner.learner import Learner, _Rate, record_spec
 from hil_learner.params import LearnerParams
 from hil_learner.publisher import Policy
 from hil_learner.records import FLAG_DEMO
 from hil_learner.run_folder import RunFolderError
 from hil_learner.synthetic import SPACES, SyntheticActor, synthetic_spec
 from hil_learner.training import ResumeError, Training, TrainingEvents, TrainingOptions
+from hil_rl import checkpoint
 from hil_rl.config import SACConfig, TrainerConfig
 from hil_rl.policy import Policy as ActingPolicy
 from hil_rl.sac import SACAgent
@@ -102,6 +103,53 @@ class Setup:
 
     def wait_updates(self, count: int) -> None:
         self.heard.wait(lambda: self.trainer.updates >= count)
+
+
+class Disk:
+    """A checkpoint folder on a disk that is full for a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = True
+        self.refused = threading.Event()
+        self._save = checkpoint.save
+        monkeypatch.setattr("hil_learner.training.checkpoint.save", self.save)
+        monkeypatch.setattr("hil_learner.training._RETRY_AFTER", 0.01)
+
+    def save(self, *arguments: Any, **options: Any) -> Path:
+        if self.full:
+            self.refused.set()
+            raise OSError("No space left on device")
+        return self._save(*arguments, **options)
+
+
+def test_training_waits_for_room_on_the_disk(
+    setups: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, setup = Disk(monkeypatch), setups(checkpoint_period=5)
+    setup.training.start()
+    setup.add(60)
+    setup.training.run()
+    assert disk.refused.wait(GENEROUS)
+    disk.refused.clear()
+    assert disk.refused.wait(GENEROUS), "tried again"
+    assert setup.trainer.updates == 5 and setup.heard.faults == []
+    assert "No space" in setup.training.waiting_for()
+    disk.full = False
+    setup.wait_updates(40)
+    assert "No space" not in setup.training.waiting_for()
+
+
+def test_training_is_held_while_the_log_takes_nothing(setups: Callable[..., Setup]) -> None:
+    setup = setups()
+    setup.training.hold("the log to be written: full")
+    setup.training.start()
+    setup.training.run()
+    setup.add(60)
+    setup.training.submit(lambda: None).result(GENEROUS)
+    assert setup.trainer.updates == 0
+    assert setup.training.waiting_for() == "the log to be written: full"
+    setup.training.hold("")
+    setup.wait_updates(40)
 
 
 @pytest.fixture
@@ -320,11 +368,7 @@ def params(tmp_path: Path, **changes: Any) -> LearnerParams:
 
 
 def open_learner(tmp_path: Path, heard: Heard, **changes: Any) -> Learner:
-    def deserialize(data: bytes) -> StepMessage:
-        return deserialize_message(data, StepMessage)
-
-    spec = synthetic_spec()
-    return Learner(params(tmp_path, **changes), deserialize, heard.events(), spec)
+    return Learner(params(tmp_path, **changes), heard.events(), synthetic_spec())
 
 
 def send(learner: Learner, actor: SyntheticActor, count: int, **options: Any) -> None:
@@ -426,3 +470,41 @@ def test_the_record_specification_follows_the_task() -> None:
     two = dataclasses.replace(task, arms=("left", "right"), grippers=(False, True))
     assert record_spec(two, "r").spaces.gripper_indices == (12,)
     assert record_spec(two, "r").arms == 2
+
+
+def test_a_long_wait_neither_trains_nor_piles_anything_up(tmp_path: Path) -> None:
+    heard = Heard()
+    learner = open_learner(tmp_path, heard)
+    actor = SyntheticActor(learner.spec, "actor", "s1", seed=0)
+    send(learner, actor, 40, flags=FLAG_DEMO, intervened=True)
+    send(learner, actor, 60)
+    learner.training.run()
+    heard.wait(lambda: learner.training.updates >= 41)
+    for _ in range(200):  # nobody sends; whoever asks gets an answer
+        learner.training.notify()
+        learner.training.submit(lambda: None).result(GENEROUS)
+        learner.status()
+    assert learner.training.updates == 41
+    assert learner.training._trainer.waiting_for().startswith("new steps")
+    assert not learner.training._requests and len(learner._log._pending) <= 1
+    learner.close()
+
+
+def test_more_requests_than_can_wait_are_refused(setups: Callable[..., Setup]) -> None:
+    setup = setups()
+    waiting = [setup.training.submit(lambda: None) for _ in range(110)]  # not started yet
+    with pytest.raises(RuntimeError, match="too many"):
+        waiting[-1].result(0)
+    setup.training.start()
+    waiting[0].result(GENEROUS)
+
+
+def test_the_rate_of_a_counter_keeps_the_last_seconds_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = itertools.count(0.0, 0.05)
+    monkeypatch.setattr(learner_module.time, "monotonic", lambda: next(now))
+    rate = _Rate()
+    for count in range(5000):
+        rate.of(count)
+    assert len(rate._samples) < 60 and rate.latest == pytest.approx(20.0)

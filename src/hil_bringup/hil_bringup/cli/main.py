@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         ("test", "lint, type-check and test everything; more arguments go to pytest", _test),
         ("up", "start a graph: up GRAPH key:=value ... (up alone lists them)", _module("up")),
         ("spool", "steps that wait on disk: spool list, spool import FILE", _spool),
+        ("train", "train from recorded bags: train --from-bag PATH ...", _module("train")),
         ("eval", "evaluate a checkpoint in simulation", _module("evaluate")),
         ("robot", "a tool for the arm: robot TOOL (robot alone lists them)", _robot),
         ("bench", "run a benchmark: bench NAME [--json] (bench alone lists them)", _bench),
