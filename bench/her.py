@@ -57,13 +57,14 @@ def main() -> None:
     n = len(seeds)
     reach: list[runs.Curve] = []
     for seed in seeds:  # in turns, so that what else the machine does hits both
-        reach += [runs.reach(seed, REACH_LIMIT), runs.reach_sb3(seed, REACH_LIMIT)]
+        for run in (runs.reach, runs.reach_sb3):
+            reach.append(_told(run(seed, REACH_LIMIT)))
     for suffix, curves in (("", reach[0::2]), ("_sb3", reach[1::2])):
         solved = [curve.solved() for curve in curves]
         report.add(f"her.reach_steps_to_95{suffix}", median(s for s, _ in solved), "steps", n)
         report.add(f"her.reach_cpu_s_to_95{suffix}", median(c for _, c in solved), "s", n)
-    bits = [runs.bits(seed, BITS_LIMIT, hindsight=True) for seed in seeds]
-    without = [runs.bits(seed, BITS_LIMIT, hindsight=False) for seed in seeds]
+    bits = [_told(runs.bits(seed, BITS_LIMIT, hindsight=True)) for seed in seeds]
+    without = [_told(runs.bits(seed, BITS_LIMIT, hindsight=False)) for seed in seeds]
     report.add("her.bits15_steps_to_95", median(c.solved()[0] for c in bits), "steps", n)
     report.add("her.bits15_success_without", max(max(c.success) for c in without), "1", n)
     for transitions, name in ((20_000, "20k"), (1_000_000, "1m")):
@@ -85,6 +86,14 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     draw(reach, [*bits, *without], options.out / "her.png")
     write(report, [*reach, *bits, *without], seeds, options.out / "her.md")
+
+
+def _told(curve: Any) -> Any:
+    """Say on the error output what a run came to."""
+    steps, cpu = curve.solved()
+    text = f"{curve.label}, seed {curve.seed}: {steps:g} steps, {cpu:.1f} CPU s to 95 %"
+    print(text, file=sys.stderr, flush=True)
+    return curve
 
 
 def draw(reach: list[Any], bits: list[Any], path: Path) -> None:
