@@ -492,7 +492,10 @@ def _graphs_of_nodes() -> dict[str, set[tuple[str, str]]]:
     for graph in GRAPHS.values():
         choices = [(a.name, c) for a in graph.arguments for c in a.choices if a.name == "operator"]
         for name, choice in choices or [("", "")]:
-            values = graph.resolve({name: choice} if name else {})
+            given = {name: choice} if name else {}
+            if any(a.name == "pace" for a in graph.arguments):
+                given["pace"] = "realtime"  # no person drives in lockstep
+            values = graph.resolve(given)
             for node in graph.nodes(values):
                 found[node.name].add((f"`{node.package}` `{node.executable}`", graph.name))
     return found
