@@ -163,7 +163,13 @@ class RunningGraph:
         self.task_file = task_file
         self.domain = _domain()
         self._log = folder / "graph.log"
-        given = {"task_file": str(task_file), "run_dir": str(folder), "run_id": "run", **arguments}
+        given = {
+            "task_file": str(task_file),
+            "run_dir": str(folder),
+            "run_id": "run",
+            "monitor": "false",
+            **arguments,
+        }
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hil_bringup.up", "sim"]

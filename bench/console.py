@@ -40,7 +40,7 @@ from hil_interfaces.msg import OperatorCommand, Step
 
 HEARTBEAT = 0.02
 """Seconds between two messages of the page."""
-PAUSES = (0.03, 0.12)
+PAUSES = (0.06, 0.2)
 """Seconds between two changes, drawn evenly."""
 ANSWER_LIMIT = 1.0
 """Seconds after which a change counts as never answered."""
@@ -126,7 +126,7 @@ def measure_keys(client: Client, port: int, chosen: argparse.Namespace, report: 
 
     def heard(data: bytes, published: int) -> None:
         command = deserialize_message(data, OperatorCommand)
-        x = command.arms[0].twist[0]
+        x = float(command.arms[0].twist[0])
         commands.append((published, (x > 0) - (x < 0), to_ns(command.header.stamp)))
 
     client.listen(OperatorCommand, "operator_command", heard, qos.OPERATOR)

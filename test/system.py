@@ -183,6 +183,7 @@ class Graph:
         self.domain = domain
         self.folder = folder
         self.arguments = {
+            "monitor": "false",
             **{key: str(value) for key, value in arguments.items()},
             "run_id": "run",
             "run_dir": str(folder),

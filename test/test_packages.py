@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hil_bringup import up
 from hil_bringup.cli import doctor
+from hil_monitor import monitor_node
 from hil_teleop import spacemouse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,6 +78,10 @@ def test_dependencies_point_one_way(package: Path) -> None:
     if package.name in NO_ROS:
         assert not {"rclpy", "hil_common", "hil_interfaces"} & names
     assert not set(NODE_PACKAGES) & names
+
+
+def test_hil_up_hands_the_token_where_the_console_looks() -> None:
+    assert up.CONSOLE_TOKEN == monitor_node.TOKEN_VARIABLE
 
 
 def test_doctor_and_teleop_give_the_same_udev_rule() -> None:

@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "params_file": "graphs/demo",
         "pace": "lockstep",
         "operator": "scripted_expert",
+        "monitor": "false",
     }
     try:
         request = up.Request(chosen, chosen.resolve(given))

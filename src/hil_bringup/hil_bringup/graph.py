@@ -169,6 +169,12 @@ _RUN = (
         "",
         "ROS parameter files for all nodes, which win: in config, or by path; a,b",
     ),
+    Argument(
+        "monitor",
+        True,
+        "the operator console, a web page on port 8642 (with one actor); network:=lan opens it to "
+        "tablets, with token and TLS",
+    ),
     Argument("log_level", "info", "how much the nodes say", ("debug", "info", "warn", "error")),
     Argument(
         "network",
@@ -234,6 +240,20 @@ def _actor(
     )
 
 
+def _monitor(values: SimpleNamespace, keep_episodes: int) -> tuple[Node, ...]:
+    """The operator console. Nothing needs it: the graph goes on without it."""
+    if not values.monitor:
+        return ()
+    parameters: dict[str, ParameterValue] = {
+        "network": values.network,
+        "run_folder": str(Path(values.run_dir).expanduser().absolute() / values.run_id),
+        "input": values.operator == "console",
+        "keep_episodes": keep_episodes,
+    }
+    monitor = Node("hil_monitor", "monitor_node", "monitor", parameters=parameters, required=False)
+    return (monitor,)
+
+
 def _manager(nodes: Iterable[Node], *, hold_on_fault: Sequence[str] = ()) -> Node:
     """The manager of these nodes. It stops first: nobody wakes up what is being stopped."""
     managed = [node for node in nodes if node.managed]
@@ -266,7 +286,7 @@ def _sim_nodes(values: SimpleNamespace) -> tuple[Node, ...]:
     task = _task_parameters(values)
     learner = [_learner(values, task, values.pace)] if values.learner else []
     if values.actors == 1:
-        nodes = [*_sim_stack(values, "actor"), *learner]
+        nodes = [*_sim_stack(values, "actor"), *learner, *_monitor(values, keep_episodes=0)]
     else:
         stacks = (_numbered_stack(values, n) for n in range(1, values.actors + 1))
         nodes = [*(node for stack in stacks for node in stack), *learner]
@@ -337,6 +357,8 @@ def _operator(
     teleop = Node("hil_teleop", "teleop_node", "teleop", uses=("robot_bridge",))
     if values.operator == "joy":
         return (teleop,)
+    if values.operator == "console":
+        return (replace(teleop, parameters={"source": "console"}),)
     device = Node("hil_teleop", "spacemouse_node", "spacemouse", required=False)
     return (device, teleop)
 
@@ -355,8 +377,8 @@ _SIM = Graph(
         Argument(
             "operator",
             "scripted_expert",
-            "who may take over; joy: another node publishes joy",
-            ("scripted_expert", "spacemouse", "joy", "none"),
+            "who may take over; joy: another node publishes joy; console: the web page",
+            ("scripted_expert", "spacemouse", "joy", "console", "none"),
         ),
         Argument(
             "actors",
@@ -390,6 +412,7 @@ def _real_franka_nodes(values: SimpleNamespace) -> tuple[Node, ...]:
     ]
     if values.learner:
         nodes.append(_learner(values, task, "realtime"))
+    nodes += _monitor(values, keep_episodes=20)
     return (*nodes, _manager(nodes, hold_on_fault=("robot_bridge",)))
 
 
@@ -403,8 +426,8 @@ _REAL_FRANKA = Graph(
         Argument(
             "operator",
             "spacemouse",
-            "who may take over; joy: another node publishes joy",
-            ("spacemouse", "joy", "none"),
+            "who may take over; joy: another node publishes joy; console: the web page",
+            ("spacemouse", "joy", "console", "none"),
         ),
         Argument("learner", True, "start the learner here; false: it runs on another machine"),
         *_RUN,

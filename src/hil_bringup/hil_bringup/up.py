@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ from hil_bringup.console import FORMAT, Console
 from hil_bringup.graph import GRAPHS, Graph, Node, graph, network_environment, stop_order
 from hil_bringup.processes import process, process_name
 from hil_bringup.supervisor import Process, Supervisor
+
+CONSOLE_TOKEN = "HIL_CONSOLE_TOKEN"
+"""Environment variable from which hil_monitor takes its token (a test compares them)."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,10 @@ def run(
     if removed:
         console.show("", f"removed {removed} shared-memory files of killed processes")
     console.show("", f"run folder: {request.folder}")
+    if any(node.name == "monitor" for node in nodes) and request.values.network == "lan":
+        # To the terminal and to the process; never into a file, a log or a command line.
+        token = environment.setdefault(CONSOLE_TOKEN, secrets.token_urlsafe(24))
+        console.show("", f"console: https://{socket.gethostname()}:8642/login#{token}")
     order = [[process_name(node) for node in group] for group in stop_order(nodes)]
     supervisor = Supervisor(processes, order, environment, request.folder / "log", console.show)
     try:

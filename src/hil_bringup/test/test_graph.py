@@ -105,7 +105,7 @@ def test_every_argument_is_documented_and_shown(
         assert not argument.choices or argument.default in argument.choices
 
 
-NEEDED = {"spacemouse": {"pace": "realtime"}, "joy": {"pace": "realtime"}}
+NEEDED = {name: {"pace": "realtime"} for name in ("spacemouse", "joy", "console")}
 """Choices that need another argument, of graphs that have it."""
 
 

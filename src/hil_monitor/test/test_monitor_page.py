@@ -214,6 +214,7 @@ def test_questions_are_answered_with_keys_and_buttons(page: Tab, console: FakeCo
     assert "success?" in page.text(".prompt") and "no" in page.text(".prompt .quiet:last-child")
     page.press("Digit1")
     wait_for(lambda: console.graph.asked == [("answer", "q", "yes")])
+    page.wait("document.querySelector('.prompt[data-ready]')")
     page.click(".prompt button:nth-of-type(2)")
     wait_for(lambda: console.graph.asked[-1] == ("answer", "q", "no"))
     console.board.close("q")

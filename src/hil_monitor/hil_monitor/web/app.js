@@ -8,6 +8,7 @@ import * as charts from "./charts.js";
 import * as player from "./player.js";
 
 const ROWS = 30;
+const PROMPT_DELAY = 600; // ms: a click that was meant for what lies under a new question
 const element = (id) => document.getElementById(id);
 const episodes = new Map();
 let training = [];
@@ -134,6 +135,7 @@ function promptBox(prompt, index) {
   const left = make("span", "", "quiet");
   left.id = `left-${prompt.id}`;
   left.setAttribute("aria-live", "off");
+  setTimeout(() => { box.dataset.ready = ""; }, PROMPT_DELAY);
   box.append(make("b", words(prompt.text)), make("div", prompt.node, "quiet"), buttons, left);
   return box;
 }
