@@ -51,6 +51,7 @@ from hil_bringup.manager_node import ManagerNode
 from hil_common.lifecycle import HilNode
 from hil_common.params import describe, override
 from hil_learner.learner_node import LearnerNode
+from hil_monitor.monitor_node import MonitorNode
 from hil_rl.config import DEVIATIONS, SAC_PRESETS, SACConfig
 from hil_robot_bridge.bridge_node import BridgeNode
 from hil_sim import crisp
@@ -81,6 +82,10 @@ NODES: dict[str, tuple[type[HilNode], str]] = {
     "scripted_expert": (
         ScriptedExpertNode,
         "stands in for a person in demos, tests and benchmarks; simulation only",
+    ),
+    "monitor": (
+        MonitorNode,
+        "operator console: a web page; see [howto_console.md](howto_console.md)",
     ),
     "hil_sim": (SimNode, "simulated FR3 behind the ROS interface of the real one"),
     "hil_manager": (
@@ -124,6 +129,9 @@ TOPICS: dict[str, dict[str, str]] = {
         "lockstep may take",
     },
     "Whole graph": {
+        "prompt": "a question to the person, from any node (`hil_common.prompts.Asker`), and what "
+        "became of it; the asker takes the answer on its service `NODE/answer` "
+        "([AnswerPrompt](../src/hil_interfaces/srv/AnswerPrompt.srv))",
         "hil_manager/ready": "all nodes are active and none is silent",
         "hil_manager/status": "in words: who is not active and why, who waits for what",
         "/diagnostics": "of every node, once a second: state, rates, ages, counters, what it "
@@ -169,8 +177,15 @@ SERVICES: dict[str, dict[str, str]] = {
         "a restart. It is no safety device",
         "robot_bridge/set_compliance": "apply a compliance preset of the task and read it back",
     },
+    "Actor": {
+        "actor/set_pause": "hold before the next step or reset (true), or go on (false)",
+        "actor/skip_episode": "end the present episode without another step, as interrupted; the "
+        "next one begins with a reset",
+    },
     "Learner and manager": {
         "learner/insert_steps": "steps in, number of the last stored one out; exactly once",
+        "learner/annotate": "what a person says about an episode afterwards: label, veto, keep, "
+        "drop, relabel, undo; logged, applied, or refused with the reason",
         "learner/save": "write a checkpoint and the learning curve now",
         "hil_manager/retry": "try again with the nodes that are held after a fault",
     },
@@ -300,6 +315,7 @@ def _start(name: str, context: Context, folder: str) -> HilNode:
     overrides: dict[str, dict[str, Any]] = {
         "robot_bridge": {"stop_file": f"{folder}/stop"},
         "learner": {"run_dir": folder, "tensorboard": False, "progress": "none"},
+        "monitor": {"port": 0, "input": True},
         "hil_manager": {"nodes": tuple(f"/{node}" for node in NODES if node != "hil_manager")},
     }
     given = [override(key, value) for key, value in overrides.get(name, {}).items()]
