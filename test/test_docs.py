@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 import hil_tasks
-from hil_bringup import demo, evaluate, up
+from hil_bringup import demo, evaluate, train, up
 from hil_bringup.arguments import split
 from hil_bringup.cli.main import _parser
 from hil_bringup.graph import GRAPHS
@@ -166,6 +166,8 @@ def check_hil(words: list[str]) -> None:
             up.parse(rest)
     elif options.command == "demo":
         demo.parse(rest)
+    elif options.command == "train":
+        train.parse(rest)
     elif options.command == "eval":
         evaluate.parse(rest)
     elif options.command == "robot":

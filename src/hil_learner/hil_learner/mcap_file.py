@@ -261,7 +261,7 @@ class Scan:
                 body = file.read(length)
                 try:
                     yield from self._read(opcode, body)
-                except (ValueError, struct.error, RuntimeError, McapError) as error:
+                except (ValueError, OverflowError, struct.error, RuntimeError, McapError) as error:
                     reason = f"{Opcode(opcode).name.lower()}: {error or type(error).__name__}"
                     raise self._damage(reason, file) from error
                 self.end = following

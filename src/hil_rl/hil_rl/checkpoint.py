@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from .spaces import Array
 
 FORMAT = "hil_rl.checkpoint/1"
+_MAX_MANIFEST = 16 * 2**20
 _MANIFEST = re.compile(r"step_(\d{12})\.json")
 _TENSORS = re.compile(r"step_\d{12}-[0-9a-f]{8}\.safetensors")
 _log = logging.getLogger(__name__)
@@ -110,6 +111,8 @@ def load(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     try:
+        if path.stat().st_size > _MAX_MANIFEST:
+            raise CheckpointError(f"{path}: damaged: larger than {_MAX_MANIFEST} bytes")
         manifest = json.loads(path.read_bytes())
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path}: format {manifest['format']!r}, not {FORMAT!r}")
@@ -124,7 +127,7 @@ def load(path: str | Path) -> Checkpoint:
         step, meta = int(manifest["step"]), dict(manifest["meta"])
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}: {error.filename}") from error
-    except (KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{path}: damaged: {error!r}") from error
     except ValueError as error:
         if isinstance(error, CheckpointError):
