@@ -1,21 +1,28 @@
-"""Behaviour cloning of the "demo" view (demonstrations and interventions)."""
+"""Behaviour cloning of the "demo" view (demonstrations and interventions).
+
+`train` clones what is in a store once. `BCAgent` does it update by update under
+`hil_rl.trainer.Trainer`, while the store grows: with an operator who intervenes that is
+HG-DAgger, see `hil_rl.methods`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .config import BCConfig
 from .networks import LOG_SQRT_2PI, MLP, Actor
 from .normalizer import Normalizer
+from .optim import Adam
 from .policy import ActorArchitecture, Policy
-from .sac import TrainingError
-from .spaces import SpaceError, Spaces
-from .store import EpisodeStore, StoreError
+from .sac import TrainingError, check_state
+from .spaces import Array, SpaceError, Spaces
+from .store import Batch, EpisodeStore, StoreError
 
 
 def architecture(spaces: Spaces, config: BCConfig) -> ActorArchitecture:
@@ -36,6 +43,121 @@ def architecture(spaces: Spaces, config: BCConfig) -> ActorArchitecture:
     )
 
 
+class BCAgent:
+    """A cloned policy and its optimiser, trained batch by batch.
+
+    Args:
+        spaces: observation and action layout, without images.
+        config: see `BCConfig`.
+        seed: of initial values and dropout.
+
+    Raises:
+        SpaceError: images, or no state vector.
+    """
+
+    def __init__(self, spaces: Spaces, config: BCConfig, seed: int) -> None:
+        if spaces.images or not spaces.vector_size:
+            raise SpaceError("behaviour cloning needs state vectors and no images")
+        self.spaces = spaces
+        self.config = config
+        self.architecture = architecture(spaces, config)
+        self.normalizer = Normalizer(
+            spaces.vector_size,
+            config.normalize,
+            config.normalize_updates,
+            config.normalize_min_std,
+            config.normalize_clip,
+        )
+        rng = np.random.default_rng([seed, 0])
+        shape = self.architecture.actor_shape
+        self.actor = Actor(shape, config.std_min, config.std_max, rng)
+        grasp = self.architecture.grasp_shape
+        self.grasp = None if grasp is None else MLP(grasp, rng)
+        self._networks = nn.ModuleDict({"actor": self.actor.net})
+        if self.grasp is not None:
+            self._networks["grasp"] = self.grasp
+        self._optimizer = Adam(self._networks, config.learning_rate)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._dropout = torch.random.get_rng_state()
+        self._continuous = list(spaces.continuous_indices)
+
+    def update(self, batch: Batch, actor: bool = True) -> dict[str, float]:
+        """One gradient step on the executed actions of a batch; see `fit`."""
+        self.normalizer.update(batch.state)
+        return self.fit(self.normalizer(batch.state), batch.action)
+
+    def fit(self, states: Array, actions: Array) -> dict[str, float]:
+        """One gradient step: negative log likelihood, cross entropy for grippers.
+
+        Args:
+            states: (n, vector_size) float32, normalised.
+            actions: (n, action_size) float32. Idle ones do not count, see `BCConfig.drop_idle`.
+
+        Returns:
+            The losses before the step; empty if all actions are idle.
+
+        Raises:
+            TrainingError: a loss is not finite; nothing is changed.
+        """
+        continuous = actions[:, self._continuous]
+        if self.config.drop_idle and not (moving := continuous.any(1)).all():
+            states, actions, continuous = states[moving], actions[moving], continuous[moving]
+        if not len(states):
+            return {}
+        inputs, dropout = torch.from_numpy(states), self.config.dropout
+        with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
+            torch.random.set_rng_state(self._dropout)
+            loss = gaussian_loss(self.actor, inputs, torch.from_numpy(continuous), dropout)
+            terms = {"bc_loss": loss}
+            if self.grasp is not None:
+                logits = self.grasp(inputs, dropout=dropout)[0]
+                taken = torch.from_numpy(self.spaces.grasp_index(actions))
+                terms["bc_grasp_loss"] = F.cross_entropy(logits, taken)
+            drawn = torch.random.get_rng_state()
+        metrics = {name: float(term.detach()) for name, term in terms.items()}
+        if not all(map(math.isfinite, metrics.values())):
+            raise TrainingError(f"behaviour cloning diverged: {metrics}")
+        self._dropout = drawn
+        self._optimizer.zero_grad()
+        torch.stack([*terms.values()]).sum().backward()
+        self._optimizer.step()
+        return metrics
+
+    def acting_parameters(self) -> dict[str, Array]:
+        """Copies of what acting needs, see `hil_rl.policy`."""
+        result = {n: p.detach().numpy().copy() for n, p in self._networks.named_parameters()}
+        if self.config.normalize:
+            result |= {
+                "normalizer.mean": self.normalizer.mean.copy(),
+                "normalizer.scale": self.normalizer.scale.copy(),
+            }
+        return result
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Every tensor that an update changes, by name; not copies."""
+        result = {n: p.detach() for n, p in self._networks.named_parameters()}
+        return result | {f"adam.{name}": t for name, t in self._optimizer.tensors()}
+
+    def state(self) -> dict[str, Array]:
+        """Everything an update depends on."""
+        arrays = {name: t.numpy().copy() for name, t in self._tensors().items()}
+        arrays["dropout"] = self._dropout.numpy().copy()
+        return arrays | {f"normalizer.{k}": v for k, v in self.normalizer.state().items()}
+
+    def load_state(self, arrays: Mapping[str, Array]) -> None:
+        """Restore the output of `state`.
+
+        Raises:
+            StateError: names or shapes differ from this agent's; nothing is changed.
+        """
+        check_state(self.state(), arrays)
+        for name, tensor in self._tensors().items():
+            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+        self._dropout = torch.from_numpy(np.array(arrays["dropout"]))
+        self.normalizer.load_state({k: arrays[f"normalizer.{k}"] for k in self.normalizer.state()})
+
+
 def train(
     store: EpisodeStore,
     config: BCConfig,
@@ -44,7 +166,7 @@ def train(
     fingerprint: str,
     progress: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Policy:
-    """Fit a policy to the executed actions: negative log likelihood, cross entropy for grippers.
+    """Fit a policy to the demonstrations and interventions of a store.
 
     Args:
         store: its "demo" view is read once, at the start.
@@ -59,55 +181,23 @@ def train(
         TrainingError: a loss is not finite.
     """
     spaces = store.spaces
-    if spaces.images or not spaces.vector_size:
-        raise SpaceError("behaviour cloning needs state vectors and no images")
+    agent = BCAgent(spaces, config.replace(normalize_updates=1), seed)
     data = store.gather(np.sort(store.slots("demo")))
-    actions = data.action[:, list(spaces.continuous_indices)]
-    moving = np.linalg.norm(actions, axis=1) > 0.0
+    moving = data.action[:, list(spaces.continuous_indices)].any(1)
     used = moving if config.drop_idle else np.ones_like(moving)
     if not used.any():
         raise StoreError('view "demo" has no transition to clone')
-
-    normalizer = Normalizer(
-        spaces.vector_size, config.normalize, 1, config.normalize_min_std, config.normalize_clip
-    )
-    normalizer.update(data.state[used])
-    states = torch.from_numpy(normalizer(data.state[used]))
-    targets = torch.from_numpy(actions[used])
-    grasps = torch.from_numpy(spaces.grasp_index(data.action[used]))
-
-    arch = architecture(spaces, config)
-    rng = np.random.default_rng([seed, 0])
-    actor = Actor(arch.actor_shape, config.std_min, config.std_max, rng)
-    grasp = None if arch.grasp_shape is None else MLP(arch.grasp_shape, rng)
-    parameters = [*actor.parameters(), *(grasp.parameters() if grasp is not None else ())]
-    optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+    agent.normalizer.update(data.state[used])
+    states, actions = agent.normalizer(data.state[used]), data.action[used]
     order = np.random.default_rng([seed, 2])
-    with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
-        torch.manual_seed(seed)
-        for step in range(1, config.steps + 1):
-            rows = torch.from_numpy(order.integers(0, len(states), config.batch_size))
-            loss = gaussian_loss(actor, states[rows], targets[rows], config.dropout)
-            terms = {"bc_loss": loss}
-            if grasp is not None:
-                logits = grasp(states[rows], dropout=config.dropout)[0]
-                terms["bc_grasp_loss"] = F.cross_entropy(logits, grasps[rows])
-            total = torch.stack([*terms.values()]).sum()
-            if not torch.isfinite(total):
-                raise TrainingError(f"behaviour cloning diverged at step {step}: {terms}")
-            optimizer.zero_grad(set_to_none=True)
-            total.backward()
-            optimizer.step()
-            if progress is not None and step % 100 == 0:
-                progress(step, {name: float(term.detach()) for name, term in terms.items()})
-
-    arrays = {f"actor.{n}": p for n, p in actor.net.named_parameters()}
-    if grasp is not None:
-        arrays |= {f"grasp.{n}": p for n, p in grasp.named_parameters()}
-    result = {name: p.detach().numpy().copy() for name, p in arrays.items()}
-    if arch.normalize_clip:
-        result |= {"normalizer.mean": normalizer.mean, "normalizer.scale": normalizer.scale}
-    return Policy.create(result, arch, spaces, version, fingerprint)
+    for step in range(1, config.steps + 1):
+        rows = order.integers(0, len(states), config.batch_size)
+        metrics = agent.fit(states[rows], actions[rows])
+        if progress is not None and step % 100 == 0:
+            progress(step, metrics)
+    return Policy.create(
+        agent.acting_parameters(), agent.architecture, spaces, version, fingerprint
+    )
 
 
 def gaussian_loss(actor: Actor, states: Tensor, actions: Tensor, dropout: float) -> Tensor:

@@ -315,7 +315,8 @@ class TrainerConfig(_Base):
 
     Attributes:
         batch_size: transitions per critic update.
-        demo_ratio: share of a batch from the "demo" view; 0 ignores demonstrations.
+        demo_ratio: share of a batch from the "demo" view; 0 ignores demonstrations, 1 is for
+            imitation: nothing else is sampled, and nothing is done without demonstrations.
         cta_ratio: critic updates per actor update.
         training_starts: online steps in the store before the first update.
         max_updates_per_env_step: the learner waits when it is ahead of this; 0: no bound
@@ -324,6 +325,7 @@ class TrainerConfig(_Base):
             (HIL-SERL).
         env_step_slack: steps that actors may be ahead of the lower bound.
         initial_updates: credit of updates as soon as training starts.
+        max_updates: no more updates after these; 0: no end.
     """
 
     batch_size: int = 256
@@ -334,12 +336,13 @@ class TrainerConfig(_Base):
     min_updates_per_env_step: float = 0.0
     env_step_slack: int = 20
     initial_updates: int = 0
+    max_updates: int = 0
 
     def __post_init__(self) -> None:
         _require(self.batch_size >= 2, f"batch_size {self.batch_size} must be at least 2")
-        _require(0.0 <= self.demo_ratio < 1.0, f"demo_ratio {self.demo_ratio} not in [0, 1)")
+        _require(0.0 <= self.demo_ratio <= 1.0, f"demo_ratio {self.demo_ratio} not in [0, 1]")
         _require(self.cta_ratio >= 1, f"cta_ratio {self.cta_ratio} must be at least 1")
-        _require(self.training_starts >= 1, "training_starts must be at least 1")
+        _require(self.training_starts >= 0, "training_starts must be >= 0")
         low, high = self.min_updates_per_env_step, self.max_updates_per_env_step
         _require(
             low >= 0.0 and high >= 0.0 and math.isfinite(low + high),
@@ -351,6 +354,7 @@ class TrainerConfig(_Base):
         )
         _require(self.env_step_slack >= 1, "env_step_slack must be at least 1")
         _require(self.initial_updates >= 0, "initial_updates must be >= 0")
+        _require(self.max_updates >= 0, "max_updates must be >= 0")
 
 
 @dataclass(frozen=True)
@@ -368,6 +372,7 @@ class BCConfig(_Base):
         std_max: upper clip.
         drop_idle: leave out transitions whose continuous action is zero.
         normalize: standardise state vectors with the statistics of the demonstrations.
+        normalize_updates: the statistics are fixed after this many batches.
         normalize_min_std: floor of the standard deviation.
         normalize_clip: standardised elements are clipped to plus or minus this.
     """
@@ -382,6 +387,7 @@ class BCConfig(_Base):
     std_max: float = 5.0
     drop_idle: bool = True
     normalize: bool = False
+    normalize_updates: int = 5_000
     normalize_min_std: float = 1e-3
     normalize_clip: float = 5.0
 

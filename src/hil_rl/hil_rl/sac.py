@@ -453,7 +453,7 @@ class SACAgent:
                 "checkpoint (`saved_projection`) before the store is filled"
             )
         missing = {name for name in _PROJECTION if name not in arrays or name not in own}
-        self._compare(
+        check_state(
             {n: a for n, a in self.state().items() if n not in missing},
             {n: a for n, a in arrays.items() if n not in missing},
         )
@@ -464,15 +464,16 @@ class SACAgent:
         self.generator.set_state(torch.from_numpy(np.array(arrays["generator"])))
         self.normalizer.load_state({k: arrays[f"normalizer.{k}"] for k in self.normalizer.state()})
 
-    @staticmethod
-    def _compare(own: Mapping[str, Array], other: Mapping[str, Array]) -> None:
-        problems = [f"{name} is missing" for name in own.keys() - other.keys()]
-        problems += [f"{name} is unknown" for name in other.keys() - own.keys()]
-        problems += [
-            f"{name} has shape {other[name].shape}, not {own[name].shape}"
-            for name in own.keys() & other.keys()
-            if own[name].shape != other[name].shape or own[name].dtype != other[name].dtype
-        ]
-        if problems:
-            more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-            raise StateError(f"state does not fit: {'; '.join(sorted(problems)[:5])}{more}")
+
+def check_state(own: Mapping[str, Array], other: Mapping[str, Array]) -> None:
+    """Raise StateError, which names the difference, if `other` could not replace `own`."""
+    problems = [f"{name} is missing" for name in own.keys() - other.keys()]
+    problems += [f"{name} is unknown" for name in other.keys() - own.keys()]
+    problems += [
+        f"{name} has shape {other[name].shape}, not {own[name].shape}"
+        for name in own.keys() & other.keys()
+        if own[name].shape != other[name].shape or own[name].dtype != other[name].dtype
+    ]
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise StateError(f"state does not fit: {'; '.join(sorted(problems)[:5])}{more}")

@@ -14,6 +14,7 @@ is written over the stored values with `EpisodeStore.episode` and `EpisodeStore.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ View = str
 """Name of a set of transitions: "all", "demo", or one that `EpisodeStore.define_view` made."""
 BASE_VIEWS: tuple[View, ...] = ("all", "demo")
 _FRAMES = ("frames", "next_frames", "shift", "next_shift")
-_OWN_BYTES = 38 + 16 * (len(BASE_VIEWS) + 1)  # per slot: links, labels, views, trajectories
+_OWN_BYTES = 42 + 16 * (len(BASE_VIEWS) + 1)  # per slot: links, labels, views, trajectories
 _COMPUTED = ("next_state", "slot", *_FRAMES)  # fields of a batch that are not stored
 
 # Bits of Step.flags, the same as in hil_interfaces/msg/Step.
@@ -253,9 +254,34 @@ class _IndexSet:
         return self._members[: self._size].copy()
 
 
+@dataclass(frozen=True)
+class TakeoverPenalty:
+    """Reward of the policy's own steps right before a person takes over.
+
+    It is added when transitions are sampled; recorded rewards stay what they are. A critic with a
+    bounded range of values (`SACConfig.value_range`) needs a lower bound that leaves room for it.
+
+    Attributes:
+        value: added to the reward of each of these steps, 0 or negative.
+        horizon: number of steps before the takeover; 0: off.
+    """
+
+    value: float = 0.0
+    horizon: int = 0
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.value <= 0.0:
+            raise StoreError(f"takeover penalty: value {self.value} must be finite and <= 0")
+        if self.horizon < 0:
+            raise StoreError(f"takeover penalty: horizon {self.horizon} must be >= 0")
+
+
 @dataclass
 class _Open:
-    """Newest step of a stream; waits for its successor."""
+    """Newest step of a stream; waits for its successor.
+
+    before: slots, with their serials, of the policy's last steps without a person.
+    """
 
     slot: int
     serial: int
@@ -263,6 +289,7 @@ class _Open:
     episode: int
     step: int
     episode_id: int
+    before: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -291,6 +318,7 @@ class EpisodeStore:
         successful_demos: a demonstration enters the "demo" view when it has ended with success,
             as in HIL-SERL; else at once, whatever comes of it.
         frames: where the images go, or what is made of them; needed if there are any.
+        takeover_penalty: negative reward before a takeover; off by default.
 
     Attributes:
         trajectories: the states of every episode, in order; to be read under the lock.
@@ -306,6 +334,7 @@ class EpisodeStore:
         demo_exclude_flags: int = FLAG_TAKEOVER | FLAG_TELEOP_LOST | FLAG_HELD,
         successful_demos: bool = True,
         frames: Frames | None = None,
+        takeover_penalty: TakeoverPenalty = TakeoverPenalty(),
     ) -> None:
         if capacity < 2:
             raise StoreError(f"capacity must be at least 2 slots, got {capacity}")
@@ -319,6 +348,7 @@ class EpisodeStore:
         self._exclude_flags = exclude_flags
         self._demo_exclude_flags = demo_exclude_flags
         self._successful_demos = successful_demos
+        self._takeover_penalty = takeover_penalty
         self._lock = threading.RLock()
         columns = vars(Batch.empty(capacity, spaces))
         self._columns = {n: array for n, array in columns.items() if n not in _COMPUTED}
@@ -331,6 +361,7 @@ class EpisodeStore:
         self._number = np.zeros(capacity, np.int64)  # of the episode within its stream
         self._success = np.zeros(capacity, np.bool_)  # of the episode, on all its steps
         self._use = np.zeros(capacity, np.int8)
+        self._penalty = np.zeros(capacity, np.float32)
         self._streams: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
         self._frames = frames if spaces.images else None
@@ -358,7 +389,7 @@ class EpisodeStore:
     def nbytes(self) -> int:
         """Bytes that the arrays occupy when the ring is full."""
         own = [self._next, self._flags, self._serial, self._stream, self._number, self._task]
-        arrays = [*self._columns.values(), *own, self._success, self._use]
+        arrays = [*self._columns.values(), *own, self._success, self._use, self._penalty]
         indices = len(self._views) + 1  # views and trajectories: two integers per slot each
         frames = self._frames.nbytes if self._frames is not None else 0
         return sum(a.nbytes for a in arrays) + indices * 16 * self.capacity + frames
@@ -451,12 +482,13 @@ class EpisodeStore:
             self._columns["episode"][slot] = episode_id
             self.trajectories.append(episode_id, step.step, slot)
             self._count(step)
+            before = self._penalise(step, slot, previous.before if previous else ())
             if step.terminated or step.truncated:
                 self._finish(slot, step, final, last)
             else:
                 serial = int(self._serial[slot])
                 self._open[step.stream] = _Open(
-                    slot, serial, step.seq, step.episode, step.step, episode_id
+                    slot, serial, step.seq, step.episode, step.step, episode_id, before
                 )
             return slot
 
@@ -480,6 +512,7 @@ class EpisodeStore:
             if not len(members):
                 raise StoreError(f"view {view!r} is empty")
             batch = self._gather(members.sample(n, rng), out, rng)
+            batch.reward += self._penalty[batch.slot]
             if self.relabel is not None:
                 self.relabel(batch, rng)
             return batch
@@ -648,6 +681,7 @@ class EpisodeStore:
         self._next[slot] = self._stream[slot] = -1
         self._success[slot] = False
         self._use[slot] = Use.DEFAULT
+        self._penalty[slot] = 0.0
         self._allocated += 1
         if self._frames is not None and encoded is not None:
             self._frames.put(slot, encoded)
@@ -731,6 +765,21 @@ class EpisodeStore:
         else:
             touched = c.intervened + bool(step.intervened)
             self._counts = replace(c, online=c.online + 1, intervened=touched)
+
+    def _penalise(
+        self, step: Step, slot: int, before: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """Give the policy's steps before a takeover their penalty; return those up to now."""
+        horizon = self._takeover_penalty.horizon
+        if step.flags & FLAG_DEMO or not horizon:
+            return ()
+        if not step.intervened:  # also one that the takeover cut short
+            before = (*before, (slot, int(self._serial[slot])))[-horizon:]
+        if step.flags & FLAG_TAKEOVER:
+            for each, serial in before:
+                if self._serial[each] == serial:
+                    self._penalty[each] = self._takeover_penalty.value
+        return () if step.intervened or step.flags & FLAG_TAKEOVER else before
 
     def _drop(self) -> None:
         self._counts = replace(self._counts, dropped=self._counts.dropped + 1)

@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from .config import TrainerConfig
-from .sac import SACAgent, StateError
-from .spaces import Array
+from .policy import ActorArchitecture
+from .sac import StateError
+from .spaces import Array, Spaces
 from .store import Batch, EpisodeStore, View
 
 UNLIMITED = 2**62
 """Value of `updates_due` and `env_steps_allowed` where there is no bound."""
+
+
+class AgentConfig(Protocol):
+    """Settings of an agent."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+
+
+class Agent(Protocol):
+    """What is trained: `hil_rl.sac.SACAgent` or `hil_rl.bc.BCAgent`."""
+
+    spaces: Spaces
+    architecture: ActorArchitecture
+
+    @property
+    def config(self) -> AgentConfig:
+        """Its settings."""
+
+    def update(self, batch: Batch, actor: bool = True) -> dict[str, float]:
+        """One gradient step; returns metrics."""
+
+    def acting_parameters(self) -> dict[str, Array]:
+        """What acting needs, see `hil_rl.policy`."""
+
+    def state(self) -> dict[str, Array]:
+        """Everything an update depends on."""
+
+    def load_state(self, arrays: Mapping[str, Array]) -> None:
+        """Restore the output of `state`; raises StateError."""
 
 
 class Trainer:
@@ -22,7 +53,8 @@ class Trainer:
 
     An update is one learner step: `cta_ratio` critic updates on fresh batches, the last of them
     with actor and temperature. A batch is `demo_ratio` demonstrations and interventions, the
-    rest online steps; while one of the two views is empty, the other one fills the batch.
+    rest online steps; while one of the two views is empty, the other one fills the batch (except
+    for imitation, with a ratio of 1).
 
     Args:
         agent: to train.
@@ -32,7 +64,7 @@ class Trainer:
     """
 
     def __init__(
-        self, agent: SACAgent, store: EpisodeStore, config: TrainerConfig, seed: int
+        self, agent: Agent, store: EpisodeStore, config: TrainerConfig, seed: int
     ) -> None:
         self.agent = agent
         self.store = store
@@ -47,12 +79,18 @@ class Trainer:
         """Updates that may be done now; `UNLIMITED` without an upper bound, 0 before training."""
         c = self.config
         online = self.store.counts.online
-        if online < c.training_starts or not self.store.size("all"):
+        if online < c.training_starts or not self.store.size(self._needed):
             return 0
-        if not c.max_updates_per_env_step:
-            return UNLIMITED
-        credit = _floor(c.max_updates_per_env_step * (online - c.training_starts + 1))
-        return max(0, c.initial_updates + credit - self.updates)
+        end = c.max_updates or UNLIMITED
+        if c.max_updates_per_env_step:
+            credit = _floor(c.max_updates_per_env_step * (online - c.training_starts + 1))
+            end = min(end, c.initial_updates + credit)
+        return UNLIMITED if end == UNLIMITED else max(0, end - self.updates)
+
+    @property
+    def _needed(self) -> View:
+        """View without which there is nothing to train on."""
+        return "demo" if self.config.demo_ratio == 1.0 else "all"
 
     def env_steps_allowed(self) -> int:
         """Total of online steps (`Counts.online`) at which actors have to wait for the learner.
@@ -61,7 +99,7 @@ class Trainer:
         actors and learner cannot wait for each other.
         """
         c = self.config
-        if not c.min_updates_per_env_step:
+        if not c.min_updates_per_env_step or 0 < c.max_updates <= self.updates:
             return UNLIMITED
         slack = c.env_step_slack
         if c.max_updates_per_env_step:
@@ -75,8 +113,11 @@ class Trainer:
         online, starts = self.store.counts.online, self.config.training_starts
         if online < starts:
             return f"{starts - online} more steps before training starts"
-        if not self.store.size("all"):
-            return "steps that can be trained on"
+        if not self.store.size(self._needed):
+            imitation = self._needed == "demo"
+            return "demonstrations" if imitation else "steps that can be trained on"
+        if 0 < self.config.max_updates <= self.updates:
+            return f"nothing: all {self.config.max_updates} updates are done"
         return "new steps (the update ratio is at its upper bound)"
 
     def step(self) -> dict[str, float]:
@@ -103,7 +144,9 @@ class Trainer:
     def _sample(self, batch: Batch) -> None:
         size = self.config.batch_size
         demos = round(self.config.demo_ratio * size)
-        if not self.store.size("demo"):
+        if demos == size:
+            pass
+        elif not self.store.size("demo"):
             demos = 0
         elif demos and not self.store.size("all"):
             demos = size
