@@ -17,6 +17,7 @@ setup(
         "hil_tasks": [
             "reach = hil_tasks.reach:Reach",
             "peg_insert = hil_tasks.peg_insert:PegInsert",
+            "pick_lift = hil_tasks.pick_lift:PickLift",
         ],
     },
     description="Task definitions: spaces, frames, limits, reset, reward, scene. No ROS",

@@ -323,6 +323,9 @@ class Bridge:
         arrived = False
         try:
             present = self._present()
+            if reset.gripper and self.gate.config.gripper:
+                self.driver.command_gripper(reset.gripper)
+                self.gate.gripper_command = reset.gripper
             await self._apply(RESET)
             speed = Span(reset.linear_speed, reset.angular_speed)
             if self._joint_reset_is_due():

@@ -212,6 +212,8 @@ HAND_MASS = 0.73  # kg
 TCP_OFFSET = 0.1034  # hand to tool centre point along z, m
 FINGER_OFFSET = 0.0584  # hand to finger frame along z, m
 GRIPPER_WIDTH = 0.08  # largest gap between the fingers, m
+FINGER_MASS = 0.015  # kg
+GRASP_FORCE = 30.0  # of each finger, N
 
 HAND_SHAPES = (
     Shape("box", (0.0, 0.0, 0.033, 0.03, 0.1, 0.033)),

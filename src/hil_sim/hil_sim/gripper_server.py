@@ -23,7 +23,7 @@ from hil_sim.world import World
 
 DEFAULT_SPEED = 0.1  # m/s
 DEFAULT_EPSILON = (0.005, 0.005)  # m, inner and outer
-REACHED = 1e-5  # m
+REACHED = 1e-3  # m
 
 
 class _Motion:

@@ -36,6 +36,18 @@ _HEAD = """
   </default>
 """
 
+# The hand's two fingers are coupled. Each is pushed with the force of a grasp towards its goal and
+# braked by the joint's damping, which `hil_sim.gripper` sets so that it moves at the wanted speed.
+_FINGERS = (
+    f'<equality><joint joint1="{fr3.FINGER_JOINTS[0]}" joint2="{fr3.FINGER_JOINTS[1]}" '
+    'solref="0.004 1"/></equality><actuator>'
+    + "".join(
+        f'<position joint="{name}" kp="20000" forcerange="{-fr3.GRASP_FORCE} {fr3.GRASP_FORCE}"/>'
+        for name in fr3.FINGER_JOINTS
+    )
+    + "</actuator>"
+)
+
 
 def head(timestep: float) -> str:
     """Beginning of an MJCF text: options and the classes of geoms."""
@@ -54,6 +66,7 @@ def build(scene: Scene, timestep: float, hand: str | None = None) -> str:
         hand: body at the flange, with the hand's cameras and the tool, instead of the hand that
             is placed by its width; "": the arm ends with its flange.
     """
+    fingers = _FINGERS if scene.grasping and hand is None else ""
     world = "".join(
         (
             '<light pos="0.8 -0.6 2.0" dir="-0.2 0.2 -1" diffuse="0.35 0.35 0.35" '
@@ -70,7 +83,7 @@ def build(scene: Scene, timestep: float, hand: str | None = None) -> str:
             *(_object(item.name, item.mjcf, item.free) for item in scene.objects),
         )
     )
-    return f"{head(timestep)}<worldbody>{world}</worldbody></mujoco>"
+    return f"{head(timestep)}<worldbody>{world}</worldbody>{fingers}</mujoco>"
 
 
 def _object(name: str, content: str, free: bool) -> str:
@@ -99,14 +112,25 @@ def _arm(hand: str) -> str:
 def _hand(scene: Scene) -> str:
     finger = "".join(
         f'<body name="fr3_{side}finger" pos="0 0 {fr3.FINGER_OFFSET}"{turn} gravcomp="1">'
+        f"{_finger_joint(joint) if scene.grasping else ''}"
         f"{shapes(fr3.FINGER_SHAPES, 'hand')}</body>"
-        for side, turn in (("left", ""), ("right", ' quat="0 0 0 1"'))
+        for side, turn, joint in zip(
+            ("left", "right"), ("", ' quat="0 0 0 1"'), fr3.FINGER_JOINTS, strict=True
+        )
     )
     return (
         f'<body name="fr3_hand" euler="0 0 {fr3.HAND_YAW}" gravcomp="1">'
         f"{hand_parts(scene)}{finger}"
         f'<body name="fr3_hand_tcp" pos="0 0 {fr3.TCP_OFFSET}" gravcomp="1">{scene.tool}</body>'
         "</body>"
+    )
+
+
+def _finger_joint(name: str) -> str:
+    return (
+        f'<inertial pos="0 0 0.03" mass="{fr3.FINGER_MASS}" diaginertia="3e-6 3e-6 1e-6"/>'
+        f'<joint name="{name}" type="slide" axis="0 1 0" armature="0.05" '
+        f'range="0 {fr3.GRIPPER_WIDTH / 2}"/>'
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hil_sim import fr3, mjcf
 from hil_sim.controller import Array, CartesianImpedance, Gains, JointTrajectory
-from hil_sim.gripper import Gripper
+from hil_sim.gripper import Fingers, Gripper, Hand
 from hil_sim.render import Renderer
 from hil_tasks.geometry import Pose, pose_offset
 from hil_tasks.spec import ComplianceSpec
@@ -65,7 +65,12 @@ class World:
         self._bodies = {item.name: self.model.body(item.name).id for item in scene.objects}
         self._free = {item.name for item in scene.objects if item.free}
         self._objects: dict[str, Pose] = {}
-        self.gripper = Gripper(scene.tool_width)
+        self.gripper: Hand
+        if scene.grasping:
+            self.gripper = Fingers(self.model, self.data)
+        else:
+            self.gripper = Gripper(scene.tool_width)
+        self._drawn = not scene.grasping
         self._fingers = [self.model.body(f"fr3_{side}finger").id for side in ("left", "right")]
         self._damping = self.model.dof_damping[:7].copy()
         self._constraint: Array = self.data.qfrc_constraint[:7]
@@ -255,7 +260,11 @@ class World:
     # -- resets ----------------------------------------------------------------------------------
 
     def reset_world(self, seed: int) -> None:
-        """Set the task's objects anew. The arm, time and controller stay as they are."""
+        """Set the task's objects anew, and open a hand that grasps.
+
+        The arm, time and controller stay as they are.
+        """
+        self.gripper.reset()
         self._objects = self.task.sample_world(np.random.default_rng(seed))
         for name, body in self._bodies.items():
             pose = self._objects[name]
@@ -277,7 +286,7 @@ class World:
         Raises:
             ValueError: the pose cannot be reached.
         """
-        self.data.qpos[:7] = self.solve(pose, self.data.qpos[:7])
+        self.data.qpos[:7] = self.solve(pose, fr3.HOME)  # whatever was before: the same bits
         self.data.qvel[:7] = 0.0
         self.data.qacc_warmstart[:] = 0.0
         self.data.qfrc_applied[:] = 0.0
@@ -318,9 +327,10 @@ class World:
 
     def _refresh(self) -> None:
         """Bring everything that follows from positions up to now: kinematics and cameras."""
-        half = self.gripper.width / 2
-        self.model.body_pos[self._fingers[0], 1] = half
-        self.model.body_pos[self._fingers[1], 1] = -half
+        if self._drawn:
+            half = self.gripper.width / 2
+            self.model.body_pos[self._fingers[0], 1] = half
+            self.model.body_pos[self._fingers[1], 1] = -half
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)
         mujoco.mj_camlight(self.model, self.data)

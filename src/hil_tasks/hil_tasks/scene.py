@@ -48,10 +48,18 @@ class Scene:
         objects: bodies in the world.
         tool: MJCF elements fixed to the tool centre point (what the hand holds); "" for nothing.
         tool_width: gap between the fingers that hold it, m; 0 for nothing.
+        grasping: the fingers move under physics, so that they can grasp free objects; else they
+            are only drawn and collide where the hand's width puts them.
         cameras: cameras of the scene (rendered on demand).
     """
 
     objects: tuple[SceneObject, ...] = ()
     tool: str = ""
     tool_width: float = 0.0
+    grasping: bool = False
     cameras: tuple[Camera, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a hand that holds a tool and should grasp something else."""
+        if self.grasping and self.tool:
+            raise ValueError("a hand that holds a tool cannot grasp")

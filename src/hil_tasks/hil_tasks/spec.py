@@ -93,6 +93,7 @@ class ResetSpec:
         orientation: its quaternion xyzw.
         lift: straight up before anything else, m.
         linear_speed, angular_speed: of the reset motion, m/s and rad/s.
+        gripper: command at the beginning of a reset: 1 open, -1 close, 0 none.
     """
 
     position: Vector3
@@ -100,6 +101,7 @@ class ResetSpec:
     lift: float
     linear_speed: float
     angular_speed: float
+    gripper: int = 0
 
     @property
     def pose(self) -> Pose:

@@ -12,10 +12,11 @@ from scipy.spatial.transform import Rotation
 import hil_tasks
 from hil_tasks import MissingObject, OverrideError, Pose, Reading, UnknownTask
 from hil_tasks.peg_insert import HOLE, HOLE_TRUE, PegInsert
+from hil_tasks.pick_lift import CUBE, PickLift
 from hil_tasks.reach import Reach
 from hil_tasks.tabletop import tool_down
 
-NAMES = ("reach", "peg_insert")
+NAMES = ("reach", "peg_insert", "pick_lift")
 
 
 def reading_at(pose: Pose, objects: dict[str, Pose], **changes: Any) -> Reading:
@@ -109,6 +110,35 @@ def test_peg_reward_uses_the_truth_and_the_observation_only_the_estimate():
     assert task.observe(at(0.0))["rotation"] == pytest.approx(np.zeros(3), abs=1e-6)
 
 
+def test_a_lifted_cube_counts_when_it_is_held_steadily():
+    task = hil_tasks.load("pick_lift")
+    assert isinstance(task, PickLift)
+    assert task.spec.action_dim == 7 and task.spec.grippers == (True,)
+
+    def at(height: float, apart: float = 0.0, speed: float = 0.0) -> Reading:
+        cube = Pose(np.array([0.5, 0.0, task.params.half_edge + height]), Rotation.identity())
+        hand = Pose(cube.position + np.array([0.0, apart, 0.0]), tool_down())
+        twist = np.array([0.0, 0.0, speed, 0.0, 0.0, 0.0])
+        return reading_at(hand, {CUBE: cube}, twist=twist)
+
+    assert task.reward(at(0.101)).success and task.reward(at(0.101)).reward == 1.0
+    assert not task.reward(at(0.099)).terminated
+    assert not task.reward(at(0.101, apart=0.05)).success  # up, but not in the hand
+    assert not task.reward(at(0.101, speed=0.2)).success  # on its way
+    assert task.observe(at(0.05))["lifted"] == pytest.approx([0.5])
+
+
+@pytest.mark.parametrize("turned", [-1.9, -0.3, 0.0, 0.3, 1.2, 3.0])
+def test_the_nearest_side_of_the_cube_is_grasped(turned):
+    task = hil_tasks.load("pick_lift")
+    cube = Pose(np.zeros(3), Rotation.from_rotvec([0.0, 0.0, turned]))
+    aligned = task.aligned(cube)
+    assert (aligned * tool_down().inv()).magnitude() <= np.pi / 4 + 1e-9
+    # the fingers close along the tool's y axis, which has to be an axis of the cube
+    axes = np.abs(cube.rotation.inv().apply(aligned.apply([0.0, 1.0, 0.0])))
+    assert axes.max() == pytest.approx(1.0)
+
+
 def test_the_target_can_be_observed():
     task = hil_tasks.load("peg_insert", {"params": {"observe_target": True}})
     rng = np.random.default_rng(0)
@@ -199,7 +229,7 @@ def test_images_join_the_observation_space():
 def test_unknown_task_names_the_known():
     with pytest.raises(UnknownTask, match="did you mean 'reach'"):
         hil_tasks.load("reech")
-    with pytest.raises(UnknownTask, match="known: peg_insert, reach"):
+    with pytest.raises(UnknownTask, match="known: peg_insert, pick_lift, reach"):
         hil_tasks.load("xyz")
 
 

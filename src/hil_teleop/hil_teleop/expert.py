@@ -24,7 +24,14 @@ from hil_tasks import MissingObject, OverrideError, Pose, Reading, Task, TaskSpe
 from hil_tasks.geometry import Array
 from hil_tasks.overrides import apply_overrides
 from hil_teleop.mapping import ArmInput
-from hil_teleop.skills import InsertConfig, Judgement, SteeringConfig, View, make_skill
+from hil_teleop.skills import (
+    InsertConfig,
+    Judgement,
+    PickConfig,
+    SteeringConfig,
+    View,
+    make_skill,
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,7 @@ class ExpertConfig:
     attention: AttentionConfig = field(default_factory=AttentionConfig)
     steering: SteeringConfig = field(default_factory=SteeringConfig)
     insert: InsertConfig = field(default_factory=InsertConfig)
+    pick: PickConfig = field(default_factory=PickConfig)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "") -> ExpertConfig:
@@ -162,7 +170,8 @@ class Perception:
         config = self._config
         objects = {name: self._misjudge(name, reading.objects) for name in self._watches}
         felt = 1.0 + config.force_error * self._rng.standard_normal(6)
-        self._queue.append(View(time, reading.pose, reading.wrench * felt, objects))
+        wrench = reading.wrench * felt
+        self._queue.append(View(time, reading.pose, wrench, objects, reading.gripper_width))
         return self._queue[0]
 
     def _misjudge(self, name: str, objects: Mapping[str, Pose]) -> Pose:
@@ -321,7 +330,7 @@ class ScriptedExpert:
         self.task = task
         self.config = config if config is not None else ExpertConfig()
         self.seed = seed
-        self.skill = make_skill(task, self.config.steering, self.config.insert)
+        self.skill = make_skill(task, self.config.steering, self.config.insert, self.config.pick)
         self._perception = Perception(self.config.perception, task.spec.period, self.skill.watches)
         self._hand = Hand(self.config.hand, task.spec)
         self._attention = Attention(self.config.attention)
@@ -363,4 +372,4 @@ class ScriptedExpert:
             self.skill.begin(view, self._search_rng)
             self._hand.rest()
         x, y, z, rx, ry, rz = self._hand.move(self.skill.steer(view)).tolist()
-        return ArmInput(self.task.spec.arms[0], True, (x, y, z, rx, ry, rz))
+        return ArmInput(self.task.spec.arms[0], True, (x, y, z, rx, ry, rz), self.skill.grip())

@@ -17,6 +17,7 @@ from scipy.spatial.transform import Rotation
 from hil_tasks import Pose, Task, TaskSpec
 from hil_tasks.geometry import Array
 from hil_tasks.peg_insert import HOLE, PegInsert
+from hil_tasks.pick_lift import CUBE, PickLift
 from hil_tasks.reach import GOAL, Reach
 
 
@@ -29,12 +30,14 @@ class View:
         pose: tool centre point, base frame.
         wrench: (6,) external, on the tool centre point, base axes: N, Nm.
         objects: where the person believes the objects are, base frame.
+        gripper_width: gap between the fingers, m.
     """
 
     time: float
     pose: Pose
     wrench: Array
     objects: Mapping[str, Pose]
+    gripper_width: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,29 @@ class InsertConfig:
     retreat: float = 0.006
 
 
+@dataclass(frozen=True)
+class PickConfig:
+    """How a person picks something up: hover, lower, close, lift.
+
+    Attributes:
+        hover: m of the tool over the object until it is above it.
+        align: m beside the object at which the tool is lowered.
+        grip: m from the object's centre at which the hand closes.
+        settle: s that the person waits for the hand to close.
+        lift_speed: m/s.
+        closed: m; a hand that is closer than this has nothing between its fingers.
+        lost: m from the tool at which a lifted object is lost.
+    """
+
+    hover: float = 0.05
+    align: float = 0.006
+    grip: float = 0.006
+    settle: float = 0.7
+    lift_speed: float = 0.07
+    closed: float = 0.02
+    lost: float = 0.03
+
+
 class Skill(abc.ABC):
     """Steering and judgement for one task.
 
@@ -138,6 +164,10 @@ class Skill(abc.ABC):
     @abc.abstractmethod
     def steer(self, view: View) -> Array:
         """Velocity (6,) of the tool centre point that the person wants: m/s, rad/s, base axes."""
+
+    def grip(self) -> int:
+        """Gripper command that goes with what `steer` returned last: -1, 0, 1."""
+        return 0
 
     @abc.abstractmethod
     def judge(self, view: View) -> Judgement:
@@ -345,7 +375,99 @@ class PegInsertSkill(Skill):
         return np.concatenate(((0.0, 0.0, -config.push_speed), angular))
 
 
-def make_skill(task: Task, steering: SteeringConfig, insert: InsertConfig) -> Skill:
+class PickLiftSkill(Skill):
+    """Hover over the cube, lower the hand, close it, lift; open and try again if it is lost."""
+
+    watches = (CUBE,)
+
+    def __init__(self, task: PickLift, steering: SteeringConfig, config: PickConfig) -> None:
+        super().__init__(task.spec, steering)
+        self.task = task
+        self.config = config
+        self._phase = "approach"
+        self._since = 0.0
+
+    @property
+    def phase(self) -> str:
+        """approach, close, lift or open."""
+        return self._phase
+
+    def begin(self, view: View, rng: np.random.Generator) -> None:
+        """Start from wherever hand and cube are."""
+        self._enter("lift" if self._holding(view) else self._free(view), view)
+
+    def steer(self, view: View) -> Array:
+        """Velocity of the present phase."""
+        self._advance(view)
+        cube = view.objects[CUBE]
+        angular = self.turn(view.pose.rotation, self.task.aligned(cube))
+        offset = cube.position - view.pose.position
+        if self._phase == "approach":
+            linear = self._approach(offset)
+        elif self._phase == "lift":
+            missing = self.task.params.lift + 0.02 - self.task.lifted(cube)
+            linear = np.append(np.zeros(2), self.towards(np.array([missing]), self._lift_speed))
+        else:
+            linear = np.zeros(3)
+        return np.concatenate((linear, angular))
+
+    def grip(self) -> int:
+        """Close from when the cube is between the fingers; open to begin with."""
+        return {"close": -1, "lift": -1, "open": 1}.get(self._phase, 0)
+
+    def judge(self, view: View) -> Judgement:
+        """Way left: to the cube, then up with it."""
+        cube = view.objects[CUBE]
+        distance = float(np.linalg.norm(cube.position - view.pose.position))
+        left = max(0.0, self.task.params.lift - self.task.lifted(cube))
+        holding = self._holding(view)
+        return Judgement((0.0 if holding else distance) + left, "", holding and left < 0.08)
+
+    @property
+    def _lift_speed(self) -> float:
+        return self.config.lift_speed
+
+    def _free(self, view: View) -> str:
+        """Phase of a hand that holds nothing: it has to be open before it goes anywhere."""
+        wide = view.gripper_width > 2.5 * self.task.params.half_edge
+        return "approach" if wide else "open"
+
+    def _holding(self, view: View) -> bool:
+        """The cube is between fingers that touch it."""
+        distance = np.linalg.norm(view.objects[CUBE].position - view.pose.position)
+        touching = self.config.closed < view.gripper_width < 2.4 * self.task.params.half_edge
+        return bool(touching and distance < self.config.lost)
+
+    def _enter(self, phase: str, view: View) -> None:
+        self._phase, self._since = phase, view.time
+
+    def _advance(self, view: View) -> None:
+        """Go to the next phase where the situation calls for it."""
+        config = self.config
+        waited = view.time - self._since
+        offset = view.objects[CUBE].position - view.pose.position
+        if self._phase == "approach" and self._free(view) == "open":
+            self._enter("open", view)  # somebody else has closed the hand
+        elif self._phase == "approach" and float(np.linalg.norm(offset)) < config.grip:
+            self._enter("close", view)
+        elif self._phase == "close" and waited > config.settle:
+            self._enter("lift" if self._holding(view) else "open", view)
+        elif self._phase == "lift" and not self._holding(view):
+            self._enter("open", view)
+        elif self._phase == "open" and self._free(view) == "approach":
+            self._enter("approach", view)
+
+    def _approach(self, offset: Array) -> Array:
+        """Over the cube first, then down: (3,) m/s."""
+        config = self.config
+        beside = max(0.0, float(np.hypot(*offset[:2])) - config.align)
+        hover = min(config.hover, 4.0 * beside)
+        return self.towards(offset + np.array([0.0, 0.0, hover]))
+
+
+def make_skill(
+    task: Task, steering: SteeringConfig, insert: InsertConfig, pick: PickConfig
+) -> Skill:
     """Skill of a person for a task.
 
     Raises:
@@ -353,10 +475,13 @@ def make_skill(task: Task, steering: SteeringConfig, insert: InsertConfig) -> Sk
     """
     if isinstance(task, PegInsert):
         return PegInsertSkill(task, steering, insert)
+    if isinstance(task, PickLift):
+        return PickLiftSkill(task, steering, pick)
     if isinstance(task, Reach):
         return ReachSkill(task.spec, steering)
     raise ValueError(
-        f"the scripted expert does not know task {task.spec.name!r}; it knows peg_insert, reach"
+        f"the scripted expert does not know task {task.spec.name!r}; it knows peg_insert, "
+        "pick_lift, reach"
     )
 
 

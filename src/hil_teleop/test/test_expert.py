@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 import hil_tasks
+from hil_sim.local_env import LocalEnv
 from hil_sim.world import World
 from hil_tasks import MissingObject, OverrideError, Pose, Task
 from hil_tasks.actions import delta_to_target
@@ -100,6 +101,43 @@ def test_reaches_goals() -> None:
     world = World(hil_tasks.load("reach"))
     expert = ScriptedExpert(world.task, ExpertConfig.load(SETTINGS))
     assert all(run(world, expert, n, demo=True).success for n in range(10))
+
+
+def gripping_env() -> LocalEnv:
+    return LocalEnv(hil_tasks.load("pick_lift"))
+
+
+def pick(env: LocalEnv, expert: ScriptedExpert, episode: int, demo: bool) -> Episode:
+    """One episode; where the expert does not drive, the policy is random, gripper included."""
+    env.reset(seed=episode)
+    expert.begin(episode, demo)
+    rng = np.random.default_rng(episode)
+    inputs: list[ArmInput] = []
+    while True:
+        command = expert.act(env.reading)
+        inputs.append(command)
+        random = np.append(rng.uniform(-1, 1, 6), rng.integers(-1, 2))
+        given = np.append(command.twist, command.gripper)
+        action = given if command.engaged else random
+        *_, terminated, truncated, info = env.step(action.astype(np.float32))
+        if terminated or truncated:
+            return Episode(bool(info["success"]), inputs)
+
+
+def test_picks_cubes() -> None:
+    env = gripping_env()
+    expert = ScriptedExpert(env.task, ExpertConfig.load(SETTINGS), seed=3)
+    episodes = [pick(env, expert, n, demo=True) for n in range(20)]
+    assert sum(e.success for e in episodes) >= 18
+    assert all(any(i.gripper == -1 for i in e.inputs) for e in episodes)
+
+
+def test_picks_cubes_that_a_random_policy_left_anyhow() -> None:
+    env = gripping_env()
+    expert = ScriptedExpert(env.task, ExpertConfig.load(SETTINGS), seed=3)
+    episodes = [pick(env, expert, n, demo=False) for n in range(10)]
+    assert all(any(e.engaged) for e in episodes)
+    assert sum(e.success for e in episodes) >= 6
 
 
 def test_same_seed_same_person() -> None:
@@ -193,7 +231,7 @@ def test_unknown_task_is_refused() -> None:
 
         observe = reward = sample_start = sample_world = scene = None  # type: ignore[assignment]
 
-    with pytest.raises(ValueError, match="peg_insert, reach"):
+    with pytest.raises(ValueError, match="peg_insert, pick_lift, reach"):
         ScriptedExpert(Unknown())
 
 
