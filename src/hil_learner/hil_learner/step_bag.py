@@ -144,7 +144,7 @@ class StepBag:
         for file in files:
             scan = Scan(file)
             try:
-                yield from self._count(scan.entries())
+                yield from self._count(file, scan.entries())
             except McapDamage as error:
                 if not (error.at_end and file == files[-1]):
                     raise BagError(_advice(error)) from error
@@ -157,8 +157,12 @@ class StepBag:
             self._write_metadata()
         self._unread = False
 
-    def _count(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+    def _count(self, file: Path, entries: Iterator[Entry]) -> Iterator[Entry]:
         for entry in entries:
+            if entry.topic not in self._channels:
+                raise BagError(
+                    f"{file}: topic {entry.topic!r} is none of this log's; move it away"
+                )
             self.records += 1
             self._newest = max(self._newest, entry.time)
             yield entry

@@ -201,6 +201,16 @@ def test_another_file_is_not_taken_for_a_log(tmp_path: Path) -> None:
         list(read_bag(tmp_path / "log_1.mcap"))
 
 
+def test_a_file_of_other_topics_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path, steps(3)).close()
+    path = mcap_files(tmp_path)[0]
+    content = path.read_bytes()
+    head, tail = content[:4000], content[4000:]
+    path.write_bytes(head.replace(b"/step", b"/stop") + tail)
+    with pytest.raises(BagError, match="topic '/stop' is none of this log's"):
+        opened(tmp_path)
+
+
 def test_the_log_is_replayed_before_it_is_continued(tmp_path: Path) -> None:
     filled(tmp_path, steps(3)).close()
     with pytest.raises(RuntimeError, match="replayed"):
