@@ -42,5 +42,5 @@ class MonitorParams(NodeParams):
         False, "publish joy: the page's keyboard, mouse and touch are the operator's device"
     )
     rest_rate_hz: float = param(
-        60.0, "joy messages per second while the device is at rest", low=20.0, high=200.0
+        25.0, "joy messages per second while the device is at rest", low=10.0, high=200.0
     )
