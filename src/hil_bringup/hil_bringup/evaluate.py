@@ -120,16 +120,12 @@ def _task(meta: Mapping[str, Any]) -> str:
 
 
 def _policy(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    from hil_rl.config import SACConfig
+    from hil_rl.methods import agent_of
     from hil_rl.policy import Policy, encode
-    from hil_rl.sac import SACAgent
-    from hil_rl.spaces import Spaces
 
-    trainer, fingerprint = meta["trainer"], meta["fingerprint"]
-    spaces = Spaces.from_json(trainer["spaces"])
-    agent = SACAgent(spaces, SACConfig.from_dict(trainer["agent_config"]), 0)
+    agent, fingerprint = agent_of(meta["trainer"]), meta["fingerprint"]
     agent.load_state(arrays)
-    return Policy.decode(encode(agent, 1, fingerprint), spaces, fingerprint)
+    return Policy.decode(encode(agent, 1, fingerprint), agent.spaces, fingerprint)
 
 
 def _episode(env: Any, policy: Any, seed: int) -> tuple[bool, int]:

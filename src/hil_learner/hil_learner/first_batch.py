@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hil_rl.spaces import Array, Spaces
-from hil_rl.store import FLAG_DEMO, Batch, EpisodeStore, Step, View
+from hil_rl.store import FLAG_DEMO, NO_PENALTY, Batch, EpisodeStore, Step, TakeoverPenalty, View
 
 _WINDOW = 200
 _LARGEST_BACKLOG = 10_000
@@ -40,7 +40,7 @@ class MeteredStore(EpisodeStore):
     arrive, an update has to be due, and chance has to pick the step.
 
     Args:
-        spaces, capacity, successful_demos: see `EpisodeStore`.
+        spaces, capacity, successful_demos, takeover_penalty: see `EpisodeStore`.
         clock: steady, s.
 
     Attributes:
@@ -54,8 +54,14 @@ class MeteredStore(EpisodeStore):
         capacity: int,
         clock: Callable[[], float] = time.monotonic,
         successful_demos: bool = True,
+        takeover_penalty: TakeoverPenalty = NO_PENALTY,
     ) -> None:
-        super().__init__(spaces, capacity, successful_demos=successful_demos)
+        super().__init__(
+            spaces,
+            capacity,
+            successful_demos=successful_demos,
+            takeover_penalty=takeover_penalty,
+        )
         self.metering = False
         self._clock = clock
         self._meter = threading.Lock()

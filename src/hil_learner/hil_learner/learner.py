@@ -29,9 +29,9 @@ from hil_learner.records import RecordDecoder, RecordSpec
 from hil_learner.run_folder import RunFolder, RunIdentity, new_run_id
 from hil_learner.step_bag import StepBag
 from hil_learner.training import Training, TrainingEvents, TrainingOptions
-from hil_rl.sac import SACAgent
+from hil_rl import methods
 from hil_rl.spaces import Spaces
-from hil_rl.store import EpisodeStore, Step
+from hil_rl.store import EpisodeStore, Step, TakeoverPenalty
 from hil_rl.trainer import Trainer
 
 _RATE_WINDOW = 5.0
@@ -80,6 +80,7 @@ class Learner:
         torch.set_num_threads(params.torch_threads)
         params.agent_config()  # wrong settings are told before anything is opened
         params.trainer_config()
+        params.cloning_config()
         if spec is None:
             spec = record_spec(load_task(params).spec, params.run_id)
         self.params = params
@@ -100,7 +101,10 @@ class Learner:
     def _open(self, events: TrainingEvents) -> None:
         params, spec = self.params, self.spec
         self.store = MeteredStore(
-            spec.spaces, params.capacity, successful_demos=params.successful_demos
+            spec.spaces,
+            params.capacity,
+            successful_demos=params.successful_demos,
+            takeover_penalty=takeover_penalty(params),
         )
         self.statistics = EpisodeStatistics(on_episode=lambda _: None)
         versions = _NewestVersion()
@@ -312,8 +316,19 @@ def make_trainer(params: LearnerParams, spec: RecordSpec, store: EpisodeStore) -
     Raises:
         ParameterError: wrong settings.
     """
-    agent = SACAgent(spec.spaces, params.agent_config(), params.seed)
-    return Trainer(agent, store, params.trainer_config(), params.seed)
+    return methods.make_trainer(
+        params.method,
+        store,
+        params.agent_config(),
+        params.cloning_config(),
+        params.trainer_config(),
+        params.seed,
+    )
+
+
+def takeover_penalty(params: LearnerParams) -> TakeoverPenalty:
+    """Return what the store does with steps before a takeover."""
+    return TakeoverPenalty(params.takeover_penalty, params.takeover_horizon)
 
 
 class _NewestVersion:

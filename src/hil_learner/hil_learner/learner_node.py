@@ -50,6 +50,7 @@ class LearnerNode(HilNode):
         super().__init__("learner", **options)
         self.params.agent_config()  # wrong settings stop the node before anything is opened
         self.params.trainer_config()
+        self.params.cloning_config()
         self.learner: Learner | None = None
         self._published: LearnerState | None = None
         self._published_at = 0.0

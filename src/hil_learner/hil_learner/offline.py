@@ -20,7 +20,7 @@ from hil_common.params import ParameterError
 from hil_learner import messages
 from hil_learner.annotations import AnnotatedStore, AnnotationError, decode
 from hil_learner.ingest import ANNOTATION_TOPIC, STEP_TOPIC, UPDATES_TOPIC
-from hil_learner.learner import load_task, make_trainer, record_spec
+from hil_learner.learner import load_task, make_trainer, record_spec, takeover_penalty
 from hil_learner.mcap_file import Entry
 from hil_learner.messages import Updates
 from hil_learner.params import LearnerParams, assignments
@@ -152,7 +152,12 @@ def train(
     torch.set_num_threads(params.torch_threads)
     if spec is None:
         spec = _spec(paths, params)
-    store = EpisodeStore(spec.spaces, params.capacity, successful_demos=params.successful_demos)
+    store = EpisodeStore(
+        spec.spaces,
+        params.capacity,
+        successful_demos=params.successful_demos,
+        takeover_penalty=takeover_penalty(params),
+    )
     reader = BagReader(spec, AnnotatedStore(store))
     trainer = make_trainer(params, spec, store)
     if repeat:

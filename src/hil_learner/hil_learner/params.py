@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from hil_common.params import NodeParams, ParameterError, param
-from hil_rl.config import SACConfig, TrainerConfig
+from hil_rl.config import METHODS, BCConfig, SACConfig, TrainerConfig
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,14 @@ class LearnerParams(NodeParams):
     task: str = param("peg_insert", "name of the task")
     task_file: str = param("", "YAML file of the task with overrides; used instead of task")
 
+    method: str = param(
+        "rlpd",
+        "how is learned, see hil_rl.methods: rlpd is HIL-SERL; the others are baselines",
+        choices=METHODS,
+    )
+    cloning: tuple[str, ...] = param(
+        (), "settings of behaviour cloning (bc, hg_dagger) that differ, as name=value"
+    )
     preset: str = param("hil_serl", "named settings of the agent, see hil_rl.config")
     agent: tuple[str, ...] = param(
         (), "settings of the agent that differ from the preset, as name=value"
@@ -71,6 +79,18 @@ class LearnerParams(NodeParams):
         200_000, "steps that the store holds; the oldest are overwritten", low=2, high=100_000_000
     )
 
+    takeover_penalty: float = param(
+        0.0,
+        "added to the reward of the policy's own steps right before a takeover; 0: off",
+        low=-1000.0,
+        high=0.0,
+    )
+    takeover_horizon: int = param(
+        0,
+        "number of these steps; value_range has to leave room for it",
+        low=0,
+        high=1000,
+    )
     successful_demos: bool = param(
         True, "train on demonstrations that ended with success, and on those that a person keeps"
     )
@@ -131,6 +151,17 @@ class LearnerParams(NodeParams):
         except (ValueError, TypeError) as error:
             settings = f"preset {self.preset!r}, agent {list(self.agent)}"
             raise ParameterError(f"{settings}: {error}") from error
+
+    def cloning_config(self) -> BCConfig:
+        """Return the configuration of behaviour cloning.
+
+        Raises:
+            ParameterError: unknown setting, or an impossible value.
+        """
+        try:
+            return BCConfig.from_dict(assignments(self.cloning))
+        except (ValueError, TypeError) as error:
+            raise ParameterError(f"cloning {list(self.cloning)}: {error}") from error
 
     def trainer_config(self) -> TrainerConfig:
         """Return the training loop's configuration.

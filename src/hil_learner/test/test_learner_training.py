@@ -17,7 +17,7 @@ import torch
 from hil_common.params import ParameterError
 from hil_learner import learner as learner_module
 from hil_learner.ingest import Request, Status
-from hil_learner.learner import Learner, _Rate, record_spec
+from hil_learner.learner import Learner, _Rate, make_trainer, record_spec, takeover_penalty
 from hil_learner.params import LearnerParams
 from hil_learner.publisher import Policy
 from hil_learner.records import FLAG_DEMO
@@ -25,10 +25,11 @@ from hil_learner.run_folder import RunFolderError
 from hil_learner.synthetic import SPACES, SyntheticActor, synthetic_spec
 from hil_learner.training import ResumeError, Training, TrainingEvents, TrainingOptions
 from hil_rl import checkpoint
+from hil_rl.bc import BCAgent
 from hil_rl.config import SACConfig, TrainerConfig
 from hil_rl.policy import Policy as ActingPolicy
 from hil_rl.sac import SACAgent
-from hil_rl.store import EpisodeStore, Step
+from hil_rl.store import EpisodeStore, Step, TakeoverPenalty
 from hil_rl.trainer import Trainer
 
 GENEROUS = 120.0
@@ -449,6 +450,7 @@ def test_a_folder_in_use_or_not_to_be_continued_is_refused(tmp_path: Path) -> No
         ({"agent": ("discuont=0.9",)}, "discount"),
         ({"agent": ("discount",)}, "name=value"),
         ({"agent": ("discount=2.0",)}, "discount 2.0"),
+        ({"method": "hg_dagger", "cloning": ("stepz=5",)}, "steps"),
     ],
 )
 def test_settings_that_do_not_exist_are_refused_by_name(
@@ -457,6 +459,19 @@ def test_settings_that_do_not_exist_are_refused_by_name(
     with pytest.raises(ParameterError, match=word):
         open_learner(tmp_path, Heard(), **changes)
     assert not list(tmp_path.iterdir()), "refused before a run folder is made"
+
+
+def test_the_method_and_the_takeover_penalty_are_parameters() -> None:
+    params = LearnerParams(
+        method="hg_dagger",
+        cloning=("steps=7", "hidden=[8]"),
+        takeover_penalty=-0.5,
+        takeover_horizon=3,
+    )
+    assert takeover_penalty(params) == TakeoverPenalty(-0.5, 3)
+    trainer = make_trainer(params, synthetic_spec("run"), EpisodeStore(SPACES, 100))
+    assert isinstance(trainer.agent, BCAgent) and trainer.agent.config.steps == 7
+    assert trainer.config.demo_ratio == 1.0 and trainer.config.initial_updates == 7
 
 
 def test_the_record_specification_follows_the_task() -> None:

@@ -306,6 +306,10 @@ class VisionConfig(_Base):
         return self.backbone == "trained"
 
 
+METHODS = ("rlpd", "sac", "bc", "hg_dagger")
+"""Learning methods, see `hil_rl.methods`."""
+
+
 @dataclass(frozen=True)
 class TrainerConfig(_Base):
     """The training loop.

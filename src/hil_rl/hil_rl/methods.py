@@ -11,15 +11,15 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from .bc import BCAgent
-from .config import BCConfig, SACConfig, TrainerConfig
+from .config import METHODS, BCConfig, SACConfig, TrainerConfig
 from .sac import SACAgent
+from .spaces import Spaces
 from .store import EpisodeStore
-from .trainer import Trainer
-
-METHODS = ("rlpd", "sac", "bc", "hg_dagger")
+from .trainer import Agent, Trainer
 
 
 def make_trainer(
@@ -73,3 +73,15 @@ def trainer_config(method: str, config: TrainerConfig, cloning: BCConfig) -> Tra
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"no method {method!r}, there are {list(METHODS)}{hint}")
     return config.replace(**overrides[method])
+
+
+def agent_of(meta: Mapping[str, Any]) -> Agent:
+    """Untrained agent for a trainer's saved state (`Trainer.state`), whichever method it is of.
+
+    Raises:
+        ValueError, KeyError: it is not such a state.
+    """
+    spaces, settings = Spaces.from_json(meta["spaces"]), meta["agent_config"]
+    if settings.keys() == BCConfig().to_dict().keys():
+        return BCAgent(spaces, BCConfig.from_dict(settings), 0)
+    return SACAgent(spaces, SACConfig.from_dict(settings), 0)

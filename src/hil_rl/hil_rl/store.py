@@ -276,6 +276,9 @@ class TakeoverPenalty:
             raise StoreError(f"takeover penalty: horizon {self.horizon} must be >= 0")
 
 
+NO_PENALTY = TakeoverPenalty()
+
+
 @dataclass
 class _Open:
     """Newest step of a stream; waits for its successor.
@@ -334,7 +337,7 @@ class EpisodeStore:
         demo_exclude_flags: int = FLAG_TAKEOVER | FLAG_TELEOP_LOST | FLAG_HELD,
         successful_demos: bool = True,
         frames: Frames | None = None,
-        takeover_penalty: TakeoverPenalty = TakeoverPenalty(),
+        takeover_penalty: TakeoverPenalty = NO_PENALTY,
     ) -> None:
         if capacity < 2:
             raise StoreError(f"capacity must be at least 2 slots, got {capacity}")

@@ -104,7 +104,8 @@ class Trainer:
         slack = c.env_step_slack
         if c.max_updates_per_env_step:
             slack = max(slack, math.ceil(1.0 / c.max_updates_per_env_step) + 1)
-        return c.training_starts + slack + _floor(self.updates / c.min_updates_per_env_step)
+        beyond = max(0, self.updates - c.initial_updates)
+        return c.training_starts + slack + _floor(beyond / c.min_updates_per_env_step)
 
     def waiting_for(self) -> str:
         """Why `updates_due` is 0, in words; empty if it is not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 
 from hil_rl import checkpoint
 from hil_rl.bc import BCAgent
-from hil_rl.config import BCConfig, SACConfig, TrainerConfig
-from hil_rl.methods import METHODS, make_trainer, trainer_config
+from hil_rl.config import METHODS, BCConfig, SACConfig, TrainerConfig
+from hil_rl.methods import agent_of, make_trainer, trainer_config
 from hil_rl.point_reach import PointReach, add_demos, run_episode
 from hil_rl.policy import Policy, encode
 from hil_rl.sac import SACAgent, StateError
@@ -125,6 +126,10 @@ def test_resuming_equals_not_stopping(method: str, tmp_path: Path) -> None:
     resumed.load_state(loaded.tensors, loaded.meta)
     assert [straight.step() for _ in range(5)] == [resumed.step() for _ in range(5)]
     assert encode(straight.agent, 1, "f") == encode(resumed.agent, 1, "f")
+    arrays, meta = straight.state()
+    alone = agent_of(json.loads(json.dumps(meta)))
+    alone.load_state(arrays)
+    assert encode(alone, 1, "f") == encode(straight.agent, 1, "f")
 
 
 def test_foreign_state_of_a_clone_is_refused() -> None:
