@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 import hil_tasks
+from hil_actor import spool_tool
 from hil_bringup import demo, evaluate, train, up
 from hil_bringup.arguments import split
 from hil_bringup.cli.main import _parser
@@ -170,6 +171,8 @@ def check_hil(words: list[str]) -> None:
         train.parse(rest)
     elif options.command == "eval":
         evaluate.parse(rest)
+    elif options.command == "spool":
+        spool_tool.parse(rest)
     elif options.command == "robot":
         assert rest[0] == "selftest"
         selftest_main.parse(rest[1:])

@@ -158,6 +158,12 @@ _TASK = (
         "the task with overrides: a file in config/tasks, by name or path; instead of task",
     ),
     Argument("seed", 0, "of episodes, exploration, network initialisation and sampling"),
+    Argument(
+        "mode",
+        "",
+        "episodes that actors run whenever none are asked for; empty: they wait to be asked",
+        ("", "demo", "train", "evaluate"),
+    ),
 )
 _RUN = (
     Argument("run_id", "", "name of the run and of its folder; empty: named by task and time"),
@@ -231,6 +237,7 @@ def _actor(
             "actor_id": actor_id,
             "pace": pace,
             "seed": values.seed,
+            "autostart_mode": values.mode,
             "run_id": values.run_id,
             "preset": values.preset,
             "spool_dir": str(Path(values.run_dir).expanduser().absolute() / "_spool"),
