@@ -49,6 +49,7 @@ REACH_TRAINER = TrainerConfig(
 )
 REACH_HINDSIGHT = HindsightConfig(ratio=0.8)
 REACH_RANDOM_STEPS = 300
+REACH_RANDOM_SHARE = 0.3  # of the steps after that; a saturated policy explores nothing by itself
 BITS_HINDSIGHT = HindsightConfig(ratio=0.8)
 BITS_DISCOUNT = 0.98
 
@@ -129,7 +130,7 @@ def reach(seed: int, limit: int) -> Curve:
     curve, cpu = Curve("this library", seed), 0.0
 
     def explore(observation: Mapping[str, Array]) -> Array:
-        if collector.steps < REACH_RANDOM_STEPS:
+        if collector.steps < REACH_RANDOM_STEPS or rng.random() < REACH_RANDOM_SHARE:
             return rng.uniform(-1.0, 1.0, env.spaces.action_dim).astype(np.float32)
         return agent.act(observation)
 
