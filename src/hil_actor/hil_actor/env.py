@@ -158,6 +158,8 @@ class RobotEnv(gymnasium.Env[Observation, Action]):
         self._view: View | None = None
         self._observation: Observation = {}
         self._episode = -1
+        self._begun = True
+        """The episode of that number was begun."""
         self._step = 0
         self._tick = 0.0
         self._barrier = False
@@ -185,7 +187,9 @@ class RobotEnv(gymnasium.Env[Observation, Action]):
         world_seed = int(rng.integers(2**63))
         start = options.get("start", start)
         world_seed = int(options.get("world_seed", world_seed))
-        self._episode += 1
+        if self._begun:
+            self._episode += 1  # a reset that came to nothing is tried again under its number
+        self._begun = False
         self._step = 0
         self._view = None
         self._intervention.reset()
@@ -196,6 +200,7 @@ class RobotEnv(gymnasium.Env[Observation, Action]):
         graph.reset(_per_arm(start, self.task.spec.arms), self.task.spec.reset.lift, world_seed)
         self._barrier = self.params.operator == "required" or graph.operator.present
         self._observe_when_able()
+        self._begun = True
         self._begin_step()
         return self._observation, {}
 

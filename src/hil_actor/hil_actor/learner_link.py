@@ -97,7 +97,7 @@ class LearnerLink:
         blocked = self._store.blocked
         if blocked:
             return f"{blocked} ({sender.stalled})" if sender.stalled else blocked
-        if self._lockstep and self._store.committed < self._store.last_seq:
+        if not self.settled():
             # So the actor's death costs the step under way at most, however fast steps come. In
             # real time there is a control period for it, and the loop does not wait.
             return "the disk, to write the last step"
@@ -107,6 +107,11 @@ class LearnerLink:
         if reason:
             sender.hurry()
         return reason
+
+    def settled(self) -> bool:
+        """The last step is on disk, or cannot be written now; in real time nobody waits for it."""
+        store = self._store
+        return not self._lockstep or bool(store.blocked) or store.committed >= store.last_seq
 
     def taken(self, mode: str) -> None:
         """A step was taken and recorded."""

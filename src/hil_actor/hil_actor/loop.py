@@ -23,6 +23,8 @@ MODES = ("demo", "train", "evaluate")
 
 # After an episode that the graph broke off, before the next attempt (s).
 _RETRY_AFTER = 1.0
+# Longest wait for the last step to be written, before the wait is announced (s).
+_SETTLING = 1.0
 # How long giving the lease back may take (s).
 _RELEASE_LIMIT = 0.5
 
@@ -108,6 +110,9 @@ class Gate(Protocol):
 
     def reason(self, mode: str) -> str:
         """Why it has to wait; "" if it does not."""
+
+    def settled(self) -> bool:
+        """The last step is where it outlives this process, or cannot get there now."""
 
     def taken(self, mode: str) -> None:
         """A step was taken and recorded."""
@@ -253,6 +258,8 @@ class EpisodeRunner:
                 return ""
             return PAUSED if person.paused else gate.reason(mode)
 
+        # Not to be broken off: who asks to stop now gets one more step, which closes the episode.
+        self.env.poller.wait(gate.settled, _SETTLING)
         if not reason():
             return
         graph.pause(lambda: not reason(), "paused", reason, hold=True)

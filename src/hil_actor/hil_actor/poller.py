@@ -25,6 +25,8 @@ Predicate = Callable[[], Any]
 
 # Longest single wait (s): so soon a shutdown of the context is noticed.
 _SLICE = 0.5
+# After how long without an action's result it is asked for again (s).
+_ASK_AGAIN = 5.0
 
 
 def never() -> bool:
@@ -195,20 +197,27 @@ class Poller:
         handle = sent.result()
         if not handle.accepted:
             raise CallTimeout(f"{name} did not accept the goal")
-        result = handle.get_result_async()
-        finished = False
+        results: list[Future] = []
+
+        def finished() -> bool:
+            return any(not result._pending() for result in results)
+
+        def lost() -> bool:
+            return bool(give_up()) or not client.server_is_ready()
+
+        end = time.monotonic() + timeout
         try:
-            self.wait(
-                lambda: not result._pending() or give_up() or not client.server_is_ready(),
-                timeout,
-            )
-            finished = not result._pending()
+            while not (finished() or (results and lost())) and time.monotonic() < end:
+                # Asked again now and then: an answer may be lost on its way.
+                results.append(handle.get_result_async())
+                self.wait(lambda: finished() or lost(), min(_ASK_AGAIN, end - time.monotonic()))
         finally:
-            if not finished:
+            if not finished():
                 handle.cancel_goal_async()
-        if not finished:
-            raise CallTimeout(f"{name} was given up, lost, or not finished within {timeout:g} s")
-        return result.result().result
+        for result in results:
+            if not result._pending():
+                return result.result().result
+        raise CallTimeout(f"{name} was given up, lost, or not finished within {timeout:g} s")
 
     def _done(self, future: Future, timeout: float) -> bool:
         return self.wait(lambda: not future._pending(), timeout)
