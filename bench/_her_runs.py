@@ -45,7 +45,11 @@ REACH_AGENT = SACConfig(
     input_bias=1.0,
 )
 REACH_TRAINER = TrainerConfig(
-    demo_ratio=0.0, cta_ratio=1, training_starts=150, max_updates_per_env_step=1.0
+    batch_size=128,
+    demo_ratio=0.0,
+    cta_ratio=1,
+    training_starts=150,
+    max_updates_per_env_step=1.0,
 )
 REACH_HINDSIGHT = HindsightConfig(ratio=0.8)
 REACH_RANDOM_STEPS = 300

@@ -66,7 +66,7 @@ def main() -> None:
     bits = [_told(runs.bits(seed, BITS_LIMIT, hindsight=True)) for seed in seeds]
     without = [_told(runs.bits(seed, BITS_LIMIT, hindsight=False)) for seed in seeds]
     report.add("her.bits15_steps_to_95", median(c.solved()[0] for c in bits), "steps", n)
-    report.add("her.bits15_success_without", max(max(c.success) for c in without), "1", n)
+    report.add("her.bits15_success_without", median(max(c.success) for c in without), "1", n)
     for transitions, name in ((20_000, "20k"), (1_000_000, "1m")):
         value = runs.sample_ms(transitions, seeds[0])
         report.add(f"her.sample_ms_{name}", value, "ms", 400)
@@ -139,13 +139,13 @@ def write(report: Report, curves: list[Any], seeds: list[int], path: Path) -> No
         "|---|---|---|",
         *(f"| `{f.figure}` | {f.value:.4g} | {f.unit} |" for f in report.figures),
         "",
-        "| run | seed | steps to 95 % | CPU s | success at the end |",
+        "| run | seed | steps to 95 % | CPU s | best success |",
         "|---|---|---|---|---|",
     ]
     for curve in curves:
         steps, cpu = curve.solved()
         lines.append(
-            f"| {curve.label} | {curve.seed} | {steps:g} | {cpu:.3g} | {curve.success[-1]:.2f} |"
+            f"| {curve.label} | {curve.seed} | {steps:g} | {cpu:.3g} | {max(curve.success):.2f} |"
         )
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
