@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -342,6 +343,18 @@ def test_gripper_commands_reach_the_driver_once(world: World) -> None:
     world.bridge.on_command(world.command(1)._replace(gripper=-1))
     world.bridge.on_command(world.command(2)._replace(gripper=-1))
     assert world.driver.grips == [-1]
+
+
+def test_a_reset_opens_the_gripper_where_the_task_says_so(world: World) -> None:
+    world.ready()
+    assert world.run(world.reset()) == Outcome(True)
+    assert world.driver.grips == []
+    opening = dataclasses.replace(SPEC, reset=dataclasses.replace(SPEC.reset, gripper=1))
+    world.bridge.spec = opening
+    assert world.run(world.reset()) == Outcome(True)
+    assert world.driver.grips == [1]
+    world.bridge.on_command(world.command(1)._replace(gripper=1))
+    assert world.driver.grips == [1]  # it is in force already
 
 
 REFLEX = Health(RobotMode.REFLEX, "reflex: look, then call recover", ("cartesian_reflex",))
