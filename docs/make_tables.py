@@ -314,6 +314,7 @@ def _documented_task() -> Iterator[None]:
 def _start(name: str, context: Context, folder: str) -> HilNode:
     overrides: dict[str, dict[str, Any]] = {
         "robot_bridge": {"stop_file": f"{folder}/stop"},
+        "actor": {"spool_dir": f"{folder}/spool"},
         "learner": {"run_dir": folder, "tensorboard": False, "progress": "none"},
         "monitor": {"port": 0, "input": True},
         "hil_manager": {"nodes": tuple(f"/{node}" for node in NODES if node != "hil_manager")},

@@ -157,9 +157,9 @@ def test_bad_agent_values(values: dict) -> None:
     "values",
     [
         {"batch_size": 1},
-        {"demo_ratio": 1.0},
+        {"demo_ratio": 1.5},
         {"cta_ratio": 0},
-        {"training_starts": 0},
+        {"training_starts": -1},
         {"max_updates_per_env_step": -1.0},
         {"min_updates_per_env_step": 3.0},
         {"env_step_slack": 0},
