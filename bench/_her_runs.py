@@ -43,6 +43,7 @@ REACH_AGENT = SACConfig(
     std_max=0.2,
     normalize=True,
     input_bias=1.0,
+    precision="float32",  # narrow layers gain nothing from bfloat16
 )
 REACH_TRAINER = TrainerConfig(
     batch_size=128,

@@ -172,7 +172,9 @@ class Hindsight:
         new = goals.states[:, achieved]
         for states in (state, following, goals.states):
             states[:, desired] = new
-        reached = self._reached(state, goals.states)
+        stacked = np.concatenate([following, state, goals.states])
+        gained, before_acting, best = np.split(self.space.reward(stacked, stacked), 3)
+        reached = before_acting >= best  # as good as where the goal was achieved
         keep = np.ones(len(rows), np.bool_)
         if before is not None:
             after, (low, high) = self.space.distance(state, state), config.band
@@ -183,19 +185,13 @@ class Hindsight:
         kept = goals.take(keep)
         rows, state, following = kept.rows, state[keep], following[keep]
         batch.state[rows], batch.next_state[rows] = state, following
-        batch.reward[rows] = self.space.reward(following, following)
+        batch.reward[rows] = gained[keep]
         batch.mask[rows] = ~(ended[keep] | self.space.terminated(following, following))
         tally.rejected += int((~keep).sum())
         tally.relabelled += len(rows)
         tally.reached += int(reached[keep].sum())
         tally.reward += float(batch.reward[rows].sum())
         return kept
-
-    def _reached(self, state: Array, goal_states: Array) -> Array:
-        """Whether goals are satisfied before the action: as good a reward as on the goal."""
-        return np.asarray(
-            self.space.reward(state, state) >= self.space.reward(goal_states, goal_states)
-        )
 
     def _propose(
         self, batch: Batch, rows: Array, config: HindsightConfig, rng: np.random.Generator
