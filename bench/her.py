@@ -147,6 +147,9 @@ def write(report: Report, curves: list[Any], seeds: list[int], path: Path) -> No
         lines.append(
             f"| {curve.label} | {curve.seed} | {steps:g} | {cpu:.3g} | {max(curve.success):.2f} |"
         )
+    notes = path.with_name("her_notes.md")
+    if notes.exists():  # how the settings were found; written by hand
+        lines += ["", f"How far these figures carry: [{notes.name}]({notes.name})."]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
